@@ -1,8 +1,8 @@
-//! How fast a long transcript is read, from bytes to events, beside the idioms it stands against.
+//! Measures the parser, from bytes to events, against common alternatives.
 //!
-//! Makes 200 MB of each stream from the recorded lines, with the sizes that real sessions have (tool results of a few kB,
-//! texts of a few hundred bytes), in a temporary file, and reads it through a buffer of 64 KiB. Prints the median of five
-//! rounds and the peak memory. Usage: `cargo bench -p agents [-- PART_OF_A_READER'S_NAME]`; `SIZE_MB` at build time sets another size.
+//! Builds 200 MB of each stream from recorded lines, with the sizes of real sessions (tool results of a few kB, texts of a few
+//! hundred bytes), in a temporary file, and reads it through a buffer of 64 KiB. Prints the median of five rounds and the peak
+//! memory. Usage: `cargo bench -p agents [-- PART_OF_A_READER'S_NAME]`; `SIZE_MB` at build time sets another size.
 #![expect(clippy::print_stdout, reason = "a bench prints its table")]
 
 use std::fs::{self, File};
@@ -39,7 +39,7 @@ type Reader = fn(AgentKind, &Path) -> io::Result<u64>;
 
 fn measure(kind: AgentKind, path: &Path) -> io::Result<()> {
     let megabytes = f64::from(u32::try_from(fs::metadata(path)?.len() / 1000).unwrap_or(u32::MAX)) / 1e3;
-    // Ours first, so that its peak is not another's.
+    // Ours first, or its peak memory would be that of another reader.
     let readers: [(&str, Reader); 6] = [
         ("ours: bytes to events", ours),
         ("ours: every text decoded as well", ours_decoded),
@@ -147,7 +147,7 @@ fn typed(kind: AgentKind, path: &Path) -> io::Result<u64> {
     Ok(count)
 }
 
-/// The shape that the events need, as one would write it with derives.
+/// The types of the events, as one would write them with derives.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(dead_code, reason = "read, and thrown away")]
@@ -214,7 +214,7 @@ struct CodexItem {
     status: Option<String>,
 }
 
-/// Recorded lines over and over, with ids of their own, and with texts as long as in real sessions.
+/// Repeats recorded lines with unique ids and texts as long as in real sessions.
 fn write_transcript(version: &str, size: usize, path: &Path) -> io::Result<()> {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts").join(version);
     let mut turn = Vec::new();
@@ -237,14 +237,14 @@ fn write_transcript(version: &str, size: usize, path: &Path) -> io::Result<()> {
 }
 
 fn recorded_lines(folder: &Path) -> io::Result<Vec<String>> {
-    // What comes once a run says nothing about a long one.
+    // Lines that occur once per run do not represent a long stream.
     let once = ["init", "thinking_tokens", "success"].map(|subtype| format!("\"subtype\":\"{subtype}\""));
     let text = fs::read_to_string(folder.join("stdout"))?;
     let lines = text.lines().filter(|line| !once.iter().any(|subtype| line.contains(subtype)));
     Ok(lines.map(str::to_owned).collect())
 }
 
-/// A recorded line, its keys in their own order, with other texts in it.
+/// Returns a recorded line with other texts and its keys in order.
 fn grown(line: &str, round: usize) -> String {
     let output = json_of(&code_of(1000 + (round * 7919) % 6000));
     let words = json_of(&code_of(100 + (round * 104_729) % 900));
@@ -264,7 +264,7 @@ fn json_of(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// Puts another JSON string in the place of the first one of that key, unless that is empty.
+/// Replaces the first JSON string of a key, unless it is empty.
 fn with_text(line: &str, key: &str, json: &str) -> String {
     let before = format!("\"{key}\":\"");
     let Some(start) = line.find(&before).map(|at| at + before.len()) else { return line.to_owned() };
@@ -274,13 +274,13 @@ fn with_text(line: &str, key: &str, json: &str) -> String {
     }
 }
 
-/// Text such as tools print: short lines, quotes and a few characters beyond ASCII.
+/// Returns text such as tools print: short lines, quotes and a few non-ASCII characters.
 fn code_of(bytes: usize) -> String {
     let line = "    let name = \"switchboard\"; // the agent's own words, père et fils\n\tif count > 0 { return Ok(()) }\n";
     line.chars().cycle().take(bytes).collect()
 }
 
-/// The time this thread has really run, in seconds: on a busy machine the clock on the wall tells of others.
+/// Returns the CPU time of this thread in seconds: on a busy machine the wall clock measures other processes.
 fn cpu_time() -> f64 {
     let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = stat.split_whitespace().next().and_then(|nanos| nanos.parse::<f64>().ok());

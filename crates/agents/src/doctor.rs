@@ -1,8 +1,7 @@
-//! Looks at the machine: which agents are here, in what state, and what is to be done about what is missing.
+//! Environment checks: the installed agents, their state, and the remedies.
 //!
-//! Owns the only part of this crate that touches anything outside: it looks for files and asks programs for their
-//! `--version` and `--help`. Spends no call of a model, changes nothing but its own cache, and reads no environment by
-//! itself: where to look is a value.
+//! Apart from [`crate::inspect_workspace`], the only part of the crate with I/O: it searches for files and runs `--version` and
+//! `--help`. Makes no request to a model, writes only its own files, and reads no environment: the caller passes it in.
 
 mod cache;
 mod find;
@@ -26,42 +25,42 @@ pub use workspaces::KnownWorkspaces;
 
 use crate::{Capabilities, TestedRange, Version, VersionSupport};
 
-/// Where and with what to look.
+/// The inputs of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Lookup {
-    /// The environment of the caller: `PATH` is searched, `HOME` and the agents' own variables say where logins are.
+    /// The environment of the caller: `PATH` to search, `HOME` and the variables that locate logins.
     pub inherited: BTreeMap<String, String>,
-    /// Programs that the operator named himself, which are taken as they are.
+    /// Programs that the operator configured, used without a check of their location.
     pub programs: BTreeMap<AgentKind, PathBuf>,
-    /// A folder that is searched before `PATH` for our own programs: the one of the running executable.
-    pub own_folder: Option<PathBuf>,
-    /// Where answers of `--version` and `--help` are kept; none to ask every time.
+    /// The directory of the running executable, searched before `PATH` for Switchboard's own programs.
+    pub own_directory: Option<PathBuf>,
+    /// The cache of `--version` and `--help` output. `None`: run them every time.
     pub cache_file: Option<PathBuf>,
-    /// The directories of `PATH` that [`Self::outside_of`] left out.
-    pub left_out: Vec<PathBuf>,
-    /// The directories that agents have worked in, or are about to.
+    /// The directories of `PATH` that [`Self::excluding_workspaces`] removed.
+    pub excluded: Vec<PathBuf>,
+    /// The directories in which agents have worked, or are about to.
     pub workspaces: KnownWorkspaces,
 }
 
 impl Lookup {
-    /// Leaves out the directories of `PATH` that lie in workspaces, these and earlier ones: a confined agent may have put a program there,
-    /// and programs are asked for their version outside of any sandbox. A program that the operator names is taken wherever it is.
+    /// Removes the directories of `PATH` inside of workspaces, these and earlier ones: a sandboxed agent may have planted a
+    /// program there, and probes run outside of any sandbox. A program that the operator configured is used from anywhere.
     #[must_use]
-    pub fn outside_of<'a>(mut self, workspaces: impl IntoIterator<Item = &'a PathBuf>) -> Self {
+    pub fn excluding_workspaces<'a>(mut self, workspaces: impl IntoIterator<Item = &'a PathBuf>) -> Self {
         let mut known = self.workspaces_file().map(|file| KnownWorkspaces::read(&file)).unwrap_or_default();
         known.extend(self.without_home(workspaces));
         if let Some(path) = self.inherited.get_mut("PATH") {
             let is_inside = |directory: &&str| known.contains(Path::new(directory));
             let (inside, outside): (Vec<&str>, Vec<&str>) = path.split(':').partition(is_inside);
-            self.left_out = inside.into_iter().map(PathBuf::from).collect();
+            self.excluded = inside.into_iter().map(PathBuf::from).collect();
             *path = outside.join(":");
         }
         self.workspaces = known;
         self
     }
 
-    /// Remembers the directories that an agent is about to work in, for all later lookups. No call starts with a state that cannot be
-    /// written, so an error is left to the next step.
+    /// Records the workspaces of a call for all later lookups. Ignores errors: with an unwritable state directory no call starts
+    /// anyway.
     pub fn remember_workspaces<'a>(&self, workspaces: impl IntoIterator<Item = &'a PathBuf>) {
         if let Some(file) = self.workspaces_file() {
             let _ = workspaces::remember(&file, &self.without_home(workspaces));
@@ -72,7 +71,8 @@ impl Lookup {
         self.cache_file.as_ref().map(|file| file.with_file_name("workspaces"))
     }
 
-    /// Leaves out the directories that contain the home directory: no confined agent works there, and most programs of a user lie below.
+    /// Skips workspaces that contain the home directory: no sandboxed agent works there, and most programs of a user are below
+    /// it.
     fn without_home<'a>(&self, workspaces: impl IntoIterator<Item = &'a PathBuf>) -> Vec<&'a Path> {
         let home = self.inherited.get("HOME").map(|home| real(Path::new(home)));
         let is_above_home = |root: &PathBuf| home.as_ref().is_some_and(|home| home.starts_with(real(root)));
@@ -84,41 +84,41 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// What is known about one agent on this machine.
+/// The check of one agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AgentCheck {
-    /// Which one.
+    /// The agent.
     pub agent: AgentKind,
-    /// The program that will be started.
+    /// The program to spawn.
     pub program: Option<PathBuf>,
-    /// Its version.
+    /// The version.
     pub version: Option<Version>,
-    /// How that stands to the tested ones.
+    /// The version compared with the tested range.
     pub standing: Option<VersionSupport>,
-    /// What it can do.
+    /// The capabilities.
     pub capabilities: Capabilities,
-    /// Whether it is logged in, as far as can be told without a call.
+    /// The login state, as far as it is known without a request.
     pub login: Login,
-    /// Everything that is not as it should be.
+    /// The problems.
     pub findings: Vec<Finding>,
 }
 
 impl AgentCheck {
-    /// Whether a call can be placed.
+    /// Returns whether calls are possible.
     pub fn is_ready(&self) -> bool {
         self.findings.iter().all(|finding| !finding.blocks)
     }
 }
 
-/// Something that is not as it should be, and what to do about it.
+/// A problem with its remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{problem}")]
 pub struct Finding {
-    /// What it is.
+    /// The problem.
     pub problem: String,
-    /// What to do, in one line.
+    /// The remedy, in one line.
     pub remedy: String,
-    /// Whether no call can be placed before it is mended.
+    /// The problem prevents calls.
     pub blocks: bool,
 }
 
@@ -132,40 +132,44 @@ impl Finding {
     }
 }
 
-/// What is known about the whole machine.
+/// The check of the whole machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DoctorReport {
-    /// Every agent that a call can name, but our own.
+    /// The agents, except for the rehearsal agent.
     pub agents: Vec<AgentCheck>,
-    /// Where `file-tools` is.
+    /// The path of `file-tools`.
     pub file_tools: Option<PathBuf>,
-    /// What an agent can be confined with.
+    /// The available sandbox mechanisms.
     pub sandbox: SandboxPrimitives,
-    /// What is not as it should be, beside the agents.
+    /// Problems that concern no single agent.
     pub findings: Vec<Finding>,
 }
 
 impl DoctorReport {
-    /// Whether a call can be placed to at least one agent.
+    /// Returns whether at least one agent is ready.
     pub fn any_ready(&self) -> bool {
         self.agents.iter().any(AgentCheck::is_ready)
     }
 }
 
-/// Checks the three vendors' agents, `file-tools` and what there is to confine them with. The caller names the bubblewrap that the
+/// Checks the agents of the three vendors, `file-tools` and the sandbox mechanisms. The caller passes the bubblewrap that the
 /// sandbox would use.
 pub fn check(lookup: &Lookup, bubblewrap: Option<PathBuf>) -> DoctorReport {
     check_while(lookup, bubblewrap, &|| true)
 }
 
-/// The same, for who may lose interest: it is asked before each agent, since one that does not answer takes its time. Agents that
-/// it does not come to are left out.
-pub fn check_while(lookup: &Lookup, bubblewrap: Option<PathBuf>, goes_on: &dyn Fn() -> bool) -> DoctorReport {
+/// Like [`check`], but stops when `is_wanted` returns false. It is polled before each agent, because an unresponsive one takes
+/// seconds. Skipped agents are left out.
+pub fn check_while(
+    lookup: &Lookup,
+    bubblewrap: Option<PathBuf>,
+    is_wanted: &dyn Fn() -> bool,
+) -> DoctorReport {
     let mut cache = ProbeCache::open(lookup.cache_file.as_deref());
     let agents = [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini]
         .into_iter()
-        .take_while(|_| goes_on())
-        .map(|kind| check_with(kind, lookup, &mut cache))
+        .take_while(|_| is_wanted())
+        .map(|kind| check_agent_with(kind, lookup, &mut cache))
         .collect();
     cache.save();
     let file_tools = find_own("file-tools", lookup);
@@ -173,7 +177,7 @@ pub fn check_while(lookup: &Lookup, bubblewrap: Option<PathBuf>, goes_on: &dyn F
     let mut findings = sandbox.findings();
     if file_tools.is_none() {
         findings.push(Finding::notice(
-            "`file-tools` is not there, so agents without a shell (policies `restricted` and `sealed`) cannot be called",
+            "`file-tools` is not installed, so agents without a shell (policies `restricted` and `sealed`) cannot be called",
             crate::launch::WITH_FILE_TOOLS,
         ));
     }
@@ -183,25 +187,25 @@ pub fn check_while(lookup: &Lookup, bubblewrap: Option<PathBuf>, goes_on: &dyn F
 /// Checks one agent.
 pub fn check_agent(kind: AgentKind, lookup: &Lookup) -> AgentCheck {
     let mut cache = ProbeCache::open(lookup.cache_file.as_deref());
-    let check = check_with(kind, lookup, &mut cache);
+    let check = check_agent_with(kind, lookup, &mut cache);
     cache.save();
     check
 }
 
-/// Finds the program that a call would start, without asking it anything.
+/// Returns the program that a call would spawn, without running it.
 pub fn find_program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {
     program(kind, lookup)
 }
 
-/// Finds one agent and what it can do, for a call: whether it is logged in is left to its own word.
-pub fn look_up(kind: AgentKind, lookup: &Lookup) -> AgentCheck {
+/// Finds an agent and its capabilities for a call. Skips the login check: the agent reports a missing login itself.
+pub fn find_installed(kind: AgentKind, lookup: &Lookup) -> AgentCheck {
     let mut cache = ProbeCache::open(lookup.cache_file.as_deref());
-    let check = find_with(kind, lookup, &mut cache);
+    let check = find_agent_with(kind, lookup, &mut cache);
     cache.save();
     check
 }
 
-/// The agent, ready for calls; or everything that stands in the way.
+/// Returns the check of an agent that is ready, or the problems that prevent calls.
 pub fn validate_environment(kind: AgentKind, lookup: &Lookup) -> Result<AgentCheck, NotReady> {
     let check = check_agent(kind, lookup);
     if check.is_ready() {
@@ -211,27 +215,27 @@ pub fn validate_environment(kind: AgentKind, lookup: &Lookup) -> Result<AgentChe
     Err(NotReady { agent: kind, findings })
 }
 
-/// An agent to which no call can be placed.
+/// An agent that cannot be called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", findings.iter().map(|finding| finding.problem.as_str()).collect::<Vec<_>>().join("; "))]
 pub struct NotReady {
-    /// Which one.
+    /// The agent.
     pub agent: AgentKind,
-    /// What stands in the way.
+    /// The problems.
     pub findings: Vec<Finding>,
 }
 
 impl NotReady {
-    /// What to do first.
+    /// Returns the first remedy.
     pub fn hint(&self) -> &str {
         self.findings.first().map_or("run `switchboard doctor`", |finding| &finding.remedy)
     }
 }
 
-fn check_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentCheck {
-    let mut check = find_with(kind, lookup, cache);
+fn check_agent_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentCheck {
+    let mut check = find_agent_with(kind, lookup, cache);
     let Some(program) = check.program.as_ref().filter(|_| kind != AgentKind::Rehearsal) else { return check };
-    check.login = Login::ask(kind, program, &lookup.inherited);
+    check.login = Login::query(kind, program, &lookup.inherited);
     if check.login == Login::LoggedOut {
         let remedy = model::FailureKind::Auth.hint(kind);
         check.findings.push(Finding::blocking(format!("{kind} is not logged in"), remedy));
@@ -239,7 +243,7 @@ fn check_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> Agent
     check
 }
 
-fn find_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentCheck {
+fn find_agent_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentCheck {
     let mut check = AgentCheck {
         agent: kind,
         program: program(kind, lookup),
@@ -257,16 +261,16 @@ fn find_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentC
         return check;
     }
     match cache.probe(kind, &program, &lookup.inherited) {
-        Ok(probe) => take_probe(&mut check, &probe),
+        Ok(probe) => add_probe(&mut check, &probe),
         Err(error) => check.findings.push(Finding::blocking(error.to_string(), error.hint(kind))),
     }
     check
 }
 
 fn not_found(kind: AgentKind, lookup: &Lookup) -> Finding {
-    let left_out = lookup.left_out.iter().map(|directory| directory.join(kind.name()));
+    let excluded = lookup.excluded.iter().map(|directory| directory.join(kind.name()));
     let linked = lookup.inherited.get("PATH").and_then(|path| find_in_path(kind.name(), path));
-    match left_out.chain(linked.map(|link| real(&link))).find(|program| find::is_program(program)) {
+    match excluded.chain(linked.map(|link| real(&link))).find(|program| find::is_program(program)) {
         Some(program) => Finding::blocking(
             format!(
                 "{kind} is only at `{}`, where agents have worked and can have replaced it",
@@ -281,19 +285,19 @@ fn not_found(kind: AgentKind, lookup: &Lookup) -> Finding {
     }
 }
 
-fn take_probe(check: &mut AgentCheck, probe: &Probe) {
+fn add_probe(check: &mut AgentCheck, probe: &Probe) {
     let kind = check.agent;
     check.capabilities = Capabilities::from_help(kind, &probe.help);
     check.version = Version::find(&probe.version);
-    check.findings.extend(lacking(kind, &check.capabilities));
+    check.findings.extend(missing_flags(kind, &check.capabilities));
     let Some(version) = check.version else {
-        let said: String = probe.version.trim().chars().take(80).collect();
-        let problem = format!("{kind} says its version is `{said}`");
+        let printed: String = probe.version.trim().chars().take(80).collect();
+        let problem = format!("{kind} reports the version `{printed}`");
         check.findings.push(Finding::notice(problem, install_remedy(kind)));
         return;
     };
-    let Some(range) = TestedRange::of(kind) else { return };
-    let standing = range.standing(version);
+    let Some(range) = TestedRange::for_agent(kind) else { return };
+    let standing = range.classify(version);
     check.standing = Some(standing);
     match standing {
         VersionSupport::Tested => {}
@@ -303,20 +307,21 @@ fn take_probe(check: &mut AgentCheck, probe: &Probe) {
         )),
         VersionSupport::Newer => check.findings.push(Finding::notice(
             format!("{kind} {version} is newer than {}, the newest that was tested", range.newest),
-            "nothing, as long as calls work; what is new in its output is kept as it is",
+            "none needed while calls work; unknown output is stored unchanged",
         )),
     }
 }
 
-/// What the installed version cannot do, before a call is refused for it.
-fn lacking(kind: AgentKind, capabilities: &Capabilities) -> Option<Finding> {
+/// Returns a finding for the flags that the installed version lacks, before a call is rejected for them.
+fn missing_flags(kind: AgentKind, capabilities: &Capabilities) -> Option<Finding> {
     let lacks = capabilities.lacks(kind);
     if lacks.is_empty() {
         return None;
     }
     let list: Vec<String> =
         lacks.into_iter().map(|(flag, needed_for)| format!("`{flag}` ({needed_for})")).collect();
-    let problem = format!("its `--help` does not name {}: calls that need them are refused", list.join(", "));
+    let problem =
+        format!("its `--help` does not list {}: calls that need them are rejected", list.join(", "));
     Some(Finding::notice(problem, format!("update {kind}, or {}", install_remedy(kind))))
 }
 
@@ -328,12 +333,12 @@ fn program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {
         return find_own(kind.name(), lookup);
     }
     let program = find_agent(kind, lookup.inherited.get("PATH")?)?;
-    // A link in `PATH` may lead to a directory that agents write to.
+    // A link in `PATH` may point into a workspace.
     (!lookup.workspaces.contains(&program)).then_some(program)
 }
 
 fn find_own(name: &str, lookup: &Lookup) -> Option<PathBuf> {
-    let beside = lookup.own_folder.as_ref().map(|folder| folder.join(name));
+    let beside = lookup.own_directory.as_ref().map(|folder| folder.join(name));
     let path = lookup.inherited.get("PATH").map_or("", String::as_str);
     beside.filter(|program| find::is_program(program)).or_else(|| find_in_path(name, path))
 }

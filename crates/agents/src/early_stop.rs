@@ -1,31 +1,31 @@
-//! When a run is over although its process is alive.
+//! Decides whether a run can be stopped although its process is alive.
 //!
-//! One decision for everything that follows a run: the daemon, the library and `call --direct`. Pure; the caller watches the
-//! clock and stops the run.
+//! Shared by the daemon, the library and `call --direct`. Pure; the caller watches the clock and stops the run.
 
 use std::time::Duration;
 
 use crate::parse::Summary;
 
-/// How long an agent that has answered may stay silent before its process is stopped.
+/// The idle time after the answer before the process is stopped.
 pub const LINGER: Duration = Duration::from_secs(15);
 
-/// How many refused tries of one request end a run. The first may be a token that has expired and is renewed on the way.
+/// The number of rejected attempts of one request that stop a run. The first may be caused by an expired token, which the agent
+/// refreshes.
 const LOGIN_REFUSALS: u32 = 2;
 
-/// Why a run may be stopped before its process exits.
+/// The reason for stopping a run before its process exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EarlyStop {
-    /// The agent has answered, nothing of it is running, and its process does not exit.
+    /// The agent has answered and has no running work, but its process does not exit.
     Answered,
-    /// The model's API refuses the login, and the agent keeps retrying for minutes.
+    /// The model's API rejects the login, and the agent would retry for minutes.
     LoginRefused,
 }
 
-/// Returns why a run may be stopped, and after how long a silence; none while it has work to do.
+/// Returns the reason for stopping a run, and the idle time to wait first. Returns `None` while the agent has work.
 ///
-/// An agent with a running background task has work to do, and so has one that began a further turn, however long it
-/// stays silent: only the limits of the call end it.
+/// A running background task and a further turn count as work, however long the agent is silent: only the limits of the call stop
+/// it.
 pub fn early_stop(summary: &Summary, linger: Duration) -> Option<(EarlyStop, Duration)> {
     if is_login_refused(summary) {
         return Some((EarlyStop::LoginRefused, Duration::ZERO));
@@ -34,7 +34,7 @@ pub fn early_stop(summary: &Summary, linger: Duration) -> Option<(EarlyStop, Dur
     (summary.reported.is_some() && !is_busy).then_some((EarlyStop::Answered, linger))
 }
 
-/// Whether the agent has no answer because its login is refused.
+/// Returns whether the agent has no answer because its login was rejected.
 pub(crate) fn is_login_refused(summary: &Summary) -> bool {
     summary.login_refusals >= LOGIN_REFUSALS && (summary.reported.is_none() || summary.is_in_further_turn())
 }
@@ -57,7 +57,7 @@ mod tests {
         r#"{"type":"system","subtype":"api_retry","error_status":529,"error":"overloaded"}"#;
 
     #[test]
-    fn run_may_be_stopped_only_when_nothing_is_left_to_do() {
+    fn busy_run_is_not_stopped_early() {
         let answered = Some((EarlyStop::Answered, LINGER));
         let refused = Some((EarlyStop::LoginRefused, Duration::ZERO));
         let table: [(&[&str], _); 14] = [
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn codex_is_stopped_when_its_login_is_refused_twice() {
+    fn codex_is_stopped_after_two_login_refusals() {
         const TURN: &str = r#"{"type":"turn.started"}"#;
         const FIRST: &str =
             r#"{"type":"error","message":"Reconnecting... 1/5 (unexpected status 401 Unauthorized: no)"}"#;

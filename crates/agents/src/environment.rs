@@ -1,12 +1,12 @@
-//! Which variables of the caller an agent gets to see: an empty environment and a list of what may be added.
+//! The environment of an agent: empty, plus an allowlist of the caller's variables.
 //!
-//! Owns the lists. Reads no environment itself: what the caller has is a value.
+//! Owns the lists. The caller's environment is passed in.
 
 use std::collections::BTreeMap;
 
 use model::AgentKind;
 
-/// What any program needs to find its files, speak the user's language and get through a proxy.
+/// Variables that any program needs: paths, locale, proxies.
 const COMMON: &[&str] = &[
     "PATH",
     "HOME",
@@ -18,7 +18,7 @@ const COMMON: &[&str] = &[
     "TERM",
     "TZ",
     "TMPDIR",
-    // Where rustup's proxies in PATH find the toolchains.
+    // The toolchains of rustup's proxies in PATH.
     "RUSTUP_HOME",
     "RUSTUP_TOOLCHAIN",
     "HTTP_PROXY",
@@ -81,14 +81,14 @@ const GEMINI: &[&str] = &[
     "GOOGLE_VERTEX_BASE_URL",
 ];
 
-/// Allowed by a prefix, but names a directory of sockets.
+/// Matches an allowed prefix, but is a directory of sockets.
 const NOT_BY_PREFIX: &str = "XDG_RUNTIME_DIR";
 
-const RUNS_CODE: &str = "it would run code in the agent before any policy holds";
+const RUNS_CODE: &str = "it would run code in the agent before any policy applies";
 const SET_BY_US: &str = "Switchboard sets it itself";
 const NESTED: &str = "it would tell the agent that it runs inside another agent";
 
-/// Returns why no agent can be given a variable, even when the operator names it; none when it can.
+/// Returns the reason why a variable is never passed to an agent, even if the operator lists it.
 pub fn forbidden_variable(name: &str) -> Option<&'static str> {
     match name {
         "BASH_ENV" | "ENV" | "NODE_OPTIONS" => Some(RUNS_CODE),
@@ -100,17 +100,17 @@ pub fn forbidden_variable(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The variables that an agent gets without being named by the operator.
+/// The variables that an agent gets by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DefaultVariables {
-    /// Variables by name.
+    /// Exact names.
     pub names: &'static [&'static str],
-    /// Variables by the start of their names.
+    /// Prefixes of names.
     pub prefixes: &'static [&'static str],
 }
 
 impl DefaultVariables {
-    /// Those that every agent gets, all but `XDG_RUNTIME_DIR`.
+    /// The variables of every agent, except for `XDG_RUNTIME_DIR`.
     pub const COMMON: Self = Self { names: COMMON, prefixes: COMMON_PREFIXES };
 
     fn contain(&self, name: &str) -> bool {
@@ -118,7 +118,7 @@ impl DefaultVariables {
     }
 }
 
-/// Returns the variables that only this agent gets: its login and its own configuration.
+/// Returns the additional variables of one agent: its login and configuration.
 pub fn default_variables(kind: AgentKind) -> DefaultVariables {
     let (names, prefixes): (_, &[&str]) = match kind {
         AgentKind::Claude => (CLAUDE, &[]),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_keys_and_code_do_not_pass() {
+    fn foreign_keys_and_code_variables_are_dropped() {
         let hostile = [
             "LD_PRELOAD",
             "DYLD_INSERT_LIBRARIES",
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_agent_sees_its_own_key_and_no_other() {
+    fn agent_gets_only_its_own_api_key() {
         let keys = ["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY"];
         assert_eq!(passed(AgentKind::Claude, &keys), ["ANTHROPIC_API_KEY"]);
         assert_eq!(passed(AgentKind::Codex, &keys), ["OPENAI_API_KEY"]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn language_proxy_and_folders_pass_for_all() {
+    fn locale_proxy_and_path_variables_pass() {
         let common = ["HOME", "HTTPS_PROXY", "LC_ALL", "PATH", "XDG_CONFIG_HOME", "no_proxy"];
         for kind in AgentKind::ALL {
             assert_eq!(passed(kind, &common), common, "{kind}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn operator_may_name_keys_but_no_code() {
+    fn operator_cannot_pass_code_variables() {
         for name in ["GH_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "GIT_AUTHOR_NAME", "PYTHONPATH"] {
             assert_eq!(forbidden_variable(name), None, "{name}");
         }

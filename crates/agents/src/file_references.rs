@@ -1,25 +1,25 @@
 //! File references in a prompt for gemini: `@name`.
 //!
-//! Headless gemini 0.61.0 replaces a reference by the path of any file whose path contains the name, and appends the content of that file.
-//! No flag stops it; a backslash before the `@` does, and the model sees the backslash. So only references that gemini would resolve get
-//! one. Owns the grammar of references. Errs on the side of the backslash. Touches the disk.
+//! Headless gemini 0.61.0 replaces a reference by the path of any file whose path contains the name, and appends the contents of
+//! the file. No flag disables this; a backslash before the `@` does, but the model sees the backslash. So only references that
+//! gemini would resolve are escaped. In doubt, a reference is escaped. Reads the file system.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// How many files of the workspace are looked at, and how many different names of a prompt. Beyond, every reference counts as resolved.
+/// The limit of scanned files, and of distinct names in a prompt. Beyond it every reference counts as resolvable.
 const MAX_ENTRIES: usize = 20_000;
 const MAX_NAMES: usize = 1000;
-/// The longest name that is looked for.
+/// The longest name that is searched.
 const MAX_NAME_BYTES: usize = 200;
 
 /// Directories that gemini does not search.
 const SKIPPED: [&str; 5] = ["node_modules", ".git", "bower_components", ".svn", ".hg"];
-/// Characters that end a name. A dot ends it only before white space and at the end of the prompt.
+/// Characters that terminate a name. A dot does so only before whitespace and at the end of the prompt.
 const TERMINATORS: &str = " \t\n\r,;!?()[]{}";
 
-/// The references of a prompt that gemini would resolve.
+/// The references in a prompt that gemini would resolve.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileReferences {
     names: BTreeSet<String>,
@@ -27,7 +27,7 @@ pub struct FileReferences {
 }
 
 impl FileReferences {
-    /// Searches the directories that gemini works in for the names in a prompt.
+    /// Searches gemini's workspaces for the names in a prompt.
     pub fn find(prompt: &str, directories: &[&Path]) -> Self {
         let names: BTreeSet<&str> =
             prompt.match_indices('@').filter_map(|(at, _)| name_at(prompt, at)).collect();
@@ -48,7 +48,7 @@ impl FileReferences {
         Self { names, is_too_much: false }
     }
 
-    /// Returns the prompt with a backslash before each reference that would be resolved.
+    /// Returns the prompt with a backslash before each resolvable reference.
     pub fn escape(&self, prompt: &str) -> String {
         let (mut escaped, mut copied, mut next) = (String::with_capacity(prompt.len()), 0, 0);
         while let Some(at) = prompt[next..].find('@').map(|found| next + found) {
@@ -59,7 +59,7 @@ impl FileReferences {
                 escaped.push('\\');
                 copied = at;
             } else {
-                // Another `@` within a name starts no reference.
+                // An `@` inside of a name starts no reference.
                 next += name.len();
             }
         }
@@ -68,7 +68,7 @@ impl FileReferences {
     }
 }
 
-/// Returns the name of the reference that starts at an `@`, up to a byte more than the longest.
+/// Returns the name of the reference at an `@`, at most one byte longer than the limit.
 fn name_at(prompt: &str, at: usize) -> Option<&str> {
     if prompt[..at].ends_with('\\') {
         return None;
@@ -83,12 +83,12 @@ fn name_at(prompt: &str, at: usize) -> Option<&str> {
     Some(&rest[..end]).filter(|name| !name.is_empty())
 }
 
-/// Returns whether a name stands for itself: it is short and has no quotes, escapes and wildcards.
+/// Returns whether a name is short and has no quotes, escapes or wildcards.
 fn is_plain(name: &str) -> bool {
     name.len() <= MAX_NAME_BYTES && !name.contains(['"', '\\', '*']) && !name.contains("...")
 }
 
-/// Adds the paths below a directory in lower case; returns whether all of them were added.
+/// Adds the lower-case paths below a directory. Returns false if the limit was reached.
 fn list(directory: &Path, above: &str, paths: &mut Vec<String>) -> bool {
     let Ok(entries) = fs::read_dir(directory) else { return true };
     entries.flatten().all(|entry| {
@@ -104,7 +104,7 @@ fn list(directory: &Path, above: &str, paths: &mut Vec<String>) -> bool {
     })
 }
 
-/// Returns whether a name is a path from one of the directories, and not one that leads elsewhere from the root.
+/// Returns whether a name is an existing path relative to one of the directories.
 fn is_there(name: &str, directories: &[&Path]) -> bool {
     directories.iter().any(|directory| {
         let path = directory.join(name);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_within_an_escaped_one_is_escaped_too() {
+    fn nested_reference_is_escaped() {
         let workspace = tempfile::tempdir().unwrap();
         fs::write(workspace.path().join("a@b"), "").unwrap();
         let prompt = "x@a@b";

@@ -1,7 +1,7 @@
-//! The part of the user's git configuration that a confined agent gets: who commits, and how text is stored.
+//! The git settings that a sandboxed agent inherits from the user: identity and text conversion.
 //!
-//! The configuration itself is not shown: it may hold credential helpers, tokens in addresses, and commands. Includes are not
-//! followed. Touches the disk.
+//! The user's configuration file is hidden, because it may contain credential helpers, tokens in URLs, and commands. Includes are
+//! not followed. Reads the file system.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The settings that are passed on. None of them runs a command or names a secret.
+/// The inherited settings. None of them runs a command or contains a secret.
 const PASSED_ON: &[&str] = &[
     "core.autocrlf",
     "core.eol",
@@ -30,18 +30,18 @@ const PASSED_ON: &[&str] = &[
     "user.name",
 ];
 
-/// How long a configuration may be.
+/// The size limit of a configuration file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Git settings of the user, fit for a confined agent.
+/// The user's git settings for a sandboxed agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GitSettings {
-    /// Settings in order; a name may appear more than once.
+    /// The settings in order; names may repeat.
     settings: Vec<(String, String)>,
 }
 
 impl GitSettings {
-    /// Reads the configuration of the user in whose environment a call is placed.
+    /// Reads the configuration of the user with this environment.
     pub fn read(inherited: &BTreeMap<String, String>) -> Self {
         let given = |name: &str| inherited.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let Some(home) = given("HOME") else { return Self::default() };
@@ -54,7 +54,7 @@ impl GitSettings {
         found
     }
 
-    /// Makes the path of the user's ignore file absolute.
+    /// Resolves the path of the user's ignore file.
     fn resolve_excludes(&mut self, home: &Path) {
         for (name, value) in &mut self.settings {
             if let Some(rest) = value.strip_prefix("~/").filter(|_| name == "core.excludesfile") {
@@ -63,19 +63,19 @@ impl GitSettings {
         }
     }
 
-    /// Returns the user's ignore file, which the agent has to see: without it, it would commit files that the user ignores everywhere.
+    /// Returns the user's ignore file. The agent needs it, or it would commit files that the user ignores globally.
     pub fn excludes_file(&self) -> Option<PathBuf> {
         let named = self.settings.iter().rev().find(|(name, _)| name == "core.excludesfile");
         named.map(|(_, path)| PathBuf::from(path)).filter(|path| path.is_absolute())
     }
 
-    /// Returns the settings as a configuration file.
+    /// Returns the settings in the format of a configuration file.
     pub fn to_config(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.settings {
             let Some((section, key)) = name.split_once('.') else { continue };
             let value = value.replace('\\', "\\\\").replace('"', "\\\"");
-            // Writing to a text does not fail.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "[{section}]\n\t{key} = \"{value}\"");
         }
         text
@@ -92,13 +92,13 @@ fn read_text(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Reads the settings that are passed on.
+/// Parses the inherited settings.
 fn parse(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut section = String::new();
     for line in text.replace("\\\n", "").lines().map(str::trim) {
         if let Some(rest) = line.strip_prefix('[') {
-            // A subsection has a quote in it, and none of its settings is passed on.
+            // A subsection contains a quote and matches no inherited setting.
             section = rest.split(']').next().unwrap_or_default().trim().to_ascii_lowercase();
             continue;
         }
@@ -112,7 +112,7 @@ fn parse(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Returns a value without quotes, escapes and comments.
+/// Removes quotes, escapes and comments from a value.
 fn unquote(value: &str) -> String {
     let (mut plain, mut is_quoted) = (String::new(), false);
     let mut chars = value.chars();
@@ -156,7 +156,7 @@ mod tests {
 ";
 
     #[test]
-    fn identity_is_passed_on_without_commands_and_credentials() {
+    fn git_identity_passes_without_credentials() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(".gitconfig"), CONFIG).unwrap();
         let home = directory.path().display().to_string();

@@ -1,11 +1,11 @@
-//! From a call to the process that carries it out.
+//! Translates a call to the process that runs it.
 //!
-//! Owns the checks that every agent shares, before anything starts; each agent's own flags are in its module. Pure: the
-//! machine is looked at elsewhere ([`crate::doctor`]) and comes in as a [`LaunchSetup`].
+//! Owns the checks that all agents share; the flags of each agent are in its module. Pure: [`crate::doctor`] reads the machine,
+//! and its results come in as a [`LaunchSetup`].
 //!
-//! Three rules hold for every agent. The prompt goes on stdin, never into the arguments. A flag and its value are one
-//! argument (`--flag=value`), so that no value is ever read as a flag. What an agent cannot enforce is refused, never
-//! quietly left out.
+//! Three rules apply to every agent. The prompt goes to stdin, never into the arguments. A flag and its value are one argument
+//! (`--flag=value`), so that no value is parsed as a flag. An option that an agent cannot enforce is rejected, never silently
+//! dropped.
 
 mod claude;
 mod codex;
@@ -22,16 +22,16 @@ pub(crate) use error::WITH_FILE_TOOLS;
 
 use crate::{Capability, LaunchSetup, forbidden_variable};
 
-/// How long a prompt may be: no agent takes a longer one.
+/// The longest prompt that any agent accepts.
 pub const MAX_PROMPT_BYTES: usize = 10 * 1024 * 1024;
 
-/// How many characters of prompt codex takes.
+/// The longest prompt of codex, in characters.
 pub const MAX_PROMPT_CHARS_CODEX: usize = 1_048_576;
 
-/// How long a prompt gemini takes: over about 4.19 MB it asks no model, answers nothing and calls that a success.
+/// The longest prompt of gemini. Above about 4.19 MB it sends no request, prints nothing and reports success.
 pub const MAX_PROMPT_BYTES_GEMINI: usize = 4_000_000;
 
-/// How long a prompt an agent takes.
+/// The prompt limit of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptLimit {
     /// In bytes of UTF-8.
@@ -50,7 +50,7 @@ impl PromptLimit {
         }
     }
 
-    /// Checks a prompt of that size; a caller that did not keep all of it gives the size alone.
+    /// Checks a prompt by its size, for callers that no longer have the text.
     pub fn check(self, agent: AgentKind, bytes: usize, chars: usize) -> Result<(), LaunchError> {
         let (length, limit, unit) = match self {
             Self::Bytes(limit) => (bytes, limit, "bytes"),
@@ -60,21 +60,21 @@ impl PromptLimit {
     }
 }
 
-/// How long one argument may be: Linux refuses more than 128 KiB, flag and terminating NUL included.
+/// The longest argument. Linux rejects more than 128 KiB, flag and terminating NUL included.
 const MAX_ARGUMENT_BYTES: usize = 120 * 1024;
 
-/// A call, ready to be started.
+/// A call that is ready to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// What the supervisor is to run.
+    /// The plan for the supervisor.
     pub plan: RunPlan,
-    /// What is known in advance about the session.
+    /// The expected session.
     pub session: ExpectedSession,
-    /// The model that the agent was given by name; none when it chooses itself.
+    /// The requested model. `None` if the agent chooses.
     pub model: Option<String>,
 }
 
-/// Says how to start the agent for a call, or why it cannot be started as asked.
+/// Plans the process of a call, or returns the reason why the call cannot run as requested.
 pub fn launch(spec: &CallSpec, setup: &LaunchSetup) -> Result<Launch, LaunchError> {
     check(spec)?;
     for name in &setup.pass_on {
@@ -83,7 +83,7 @@ pub fn launch(spec: &CallSpec, setup: &LaunchSetup) -> Result<Launch, LaunchErro
         }
     }
     let spec = &confine::within_policy(spec, setup)?;
-    let model = setup.models.of(spec.agent).resolve(spec.model.as_deref())?;
+    let model = setup.models.for_agent(spec.agent).resolve(spec.model.as_deref())?;
     let mut draft = Draft::new(spec, setup, model);
     match spec.agent {
         AgentKind::Claude => claude::write(&mut draft)?,
@@ -99,8 +99,8 @@ pub fn launch(spec: &CallSpec, setup: &LaunchSetup) -> Result<Launch, LaunchErro
     Ok(Launch { plan: draft.plan, session: draft.session, model: draft.model })
 }
 
-/// The private state folder of a call, where it has one.
-pub(crate) fn policy_folder(spec: &CallSpec, setup: &LaunchSetup) -> Option<std::path::PathBuf> {
+/// Returns the private state directory of a call, if it has one.
+pub(crate) fn policy_directory(spec: &CallSpec, setup: &LaunchSetup) -> Option<std::path::PathBuf> {
     let spec = confine::within_policy(spec, setup).ok()?;
     confine::private_state(spec.agent, &spec.policy, setup).ok()?
 }
@@ -123,13 +123,13 @@ fn check(spec: &CallSpec) -> Result<(), LaunchError> {
     for dir in &spec.add_dirs {
         path_text(dir)?;
         if !dir.is_absolute() {
-            return Err(LaunchError::RelativeFolder { folder: dir.clone() });
+            return Err(LaunchError::RelativeDirectory { directory: dir.clone() });
         }
     }
     for (position, server) in spec.mcp_servers.iter().enumerate() {
         server.check_name()?;
         if spec.mcp_servers[..position].iter().any(|other| other.name == server.name) {
-            return Err(LaunchError::TwoServers { name: server.name.clone() });
+            return Err(LaunchError::DuplicateServer { name: server.name.clone() });
         }
     }
     if let Some(schema) = &spec.output_schema {
@@ -140,10 +140,10 @@ fn check(spec: &CallSpec) -> Result<(), LaunchError> {
 }
 
 fn path_text(path: &Path) -> Result<&str, LaunchError> {
-    path.to_str().ok_or_else(|| LaunchError::NotUnicode { folder: path.to_owned() })
+    path.to_str().ok_or_else(|| LaunchError::NotUnicode { directory: path.to_owned() })
 }
 
-/// A launch that is being written.
+/// A launch under construction.
 struct Draft<'a> {
     spec: &'a CallSpec,
     setup: &'a LaunchSetup,
@@ -163,9 +163,9 @@ impl<'a> Draft<'a> {
         Self { spec, setup, model, plan, session: ExpectedSession::Any }
     }
 
-    /// Adds an argument that stands for itself.
-    fn word(&mut self, word: &str) {
-        self.plan.args.push(word.to_owned());
+    /// Adds a plain argument.
+    fn arg(&mut self, arg: &str) {
+        self.plan.args.push(arg.to_owned());
     }
 
     /// Adds a flag and its value as one argument.
@@ -181,9 +181,9 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Gives the run a file of its own, and says where it will stand.
+    /// Adds a private file to the run and returns its future path.
     fn private_file(&mut self, name: &str, bytes: impl Into<Vec<u8>>) -> Result<String, LaunchError> {
-        let path = self.setup.private_folder.join(name);
+        let path = self.setup.private_directory.join(name);
         self.plan.private_files.insert(name.to_owned(), bytes.into());
         Ok(path_text(&path)?.to_owned())
     }
@@ -192,27 +192,28 @@ impl<'a> Draft<'a> {
         self.plan.env.insert(name.to_owned(), value.into());
     }
 
-    /// Refuses when the installed version cannot do what the call needs.
-    fn needs(&self, capability: Capability, option: &'static str) -> Result<(), LaunchError> {
+    /// Rejects the call if the installed version lacks a capability.
+    fn require(&self, capability: Capability, option: &'static str) -> Result<(), LaunchError> {
         if self.spec.agent == AgentKind::Rehearsal || self.setup.capabilities.has(capability) {
             return Ok(());
         }
-        Err(LaunchError::NotInThisVersion { agent: self.spec.agent, version: self.setup.version, option })
+        Err(LaunchError::UnsupportedVersion { agent: self.spec.agent, version: self.setup.version, option })
     }
 
-    /// Returns the text for the system prompt beside the agent's own: instructions of the workspace that an agent does not read
-    /// by itself while the workspace is not trusted, and the text of the call.
+    /// Returns the text to append to the agent's system prompt: instructions of an untrusted workspace, which the agent does not
+    /// load itself, and the text of the call.
     fn appended_prompt(&self) -> Option<String> {
         let given = self.spec.append_system_prompt.clone();
         let instructions = &self.setup.workspace.instructions;
-        if instructions.is_empty() || !self.reads_instructions_for_the_agent() {
+        if instructions.is_empty() || !self.passes_instructions() {
             return given;
         }
         Some(given.map_or_else(|| instructions.clone(), |given| format!("{instructions}{given}")))
     }
 
-    /// Whether settings are limited so that the agent does not read the workspace's instructions, although they are text.
-    fn reads_instructions_for_the_agent(&self) -> bool {
+    /// Returns whether the settings are restricted such that the agent skips the workspace's instructions, although they are only
+    /// text.
+    fn passes_instructions(&self) -> bool {
         let sources = match &self.spec.settings {
             SettingsChoice::Only(sources) => sources.as_slice(),
             SettingsChoice::AgentDefault if self.spec.mode == Mode::Observe => &[SettingSource::User],
@@ -221,22 +222,22 @@ impl<'a> Draft<'a> {
         sources.contains(&SettingSource::User) && !sources.contains(&SettingSource::Project)
     }
 
-    /// Refuses an option that is set and that the agent has no means for.
-    fn refuse(&self, is_set: bool, option: &'static str) -> Result<(), LaunchError> {
-        if is_set { Err(LaunchError::CannotDo { agent: self.spec.agent, option }) } else { Ok(()) }
+    /// Rejects an option that the agent does not support.
+    fn reject_if(&self, is_set: bool, option: &'static str) -> Result<(), LaunchError> {
+        if is_set { Err(LaunchError::Unsupported { agent: self.spec.agent, option }) } else { Ok(()) }
     }
 
-    /// The id of a session that is asked for. A word that is no UUID is refused: codex would quietly begin a new
-    /// session, and gemini would take it for an index.
-    fn uuid_of<'id>(&self, id: &'id SessionId) -> Result<&'id str, LaunchError> {
+    /// Returns the id of a requested session. Rejects an id that is not a UUID: codex would silently start a new session, and
+    /// gemini would parse it as an index.
+    fn checked_uuid<'id>(&self, id: &'id SessionId) -> Result<&'id str, LaunchError> {
         match id.as_uuid() {
             Some(_) => Ok(id.as_str()),
-            None => Err(LaunchError::SessionIsNoUuid { agent: self.spec.agent, id: id.clone() }),
+            None => Err(LaunchError::SessionNotUuid { agent: self.spec.agent, id: id.clone() }),
         }
     }
 
-    /// Keeps a CLI that runs slash commands by itself from taking the prompt for one: it looks at the first byte.
-    fn guard_slash(&mut self) {
+    /// Prevents a CLI from running the prompt as a slash command. CLIs check only the first byte.
+    fn escape_slash(&mut self) {
         if self.plan.stdin.first() == Some(&b'/') {
             self.plan.stdin.insert(0, b'\n');
         }

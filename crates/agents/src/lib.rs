@@ -1,16 +1,15 @@
-//! What each coding-agent CLI is: how it is found and checked, launched, read, and judged.
+//! Everything specific to a coding-agent CLI: discovery, launch, stream parsing and judgment.
 //!
-//! Owns every fact about a vendor: flags, variables, event formats, exit codes, words of errors. All of it is pure, from
-//! values to values, but for [`doctor`] and [`inspect_workspace`], which look at the machine. Starts no agent (see `supervisor`), keeps nothing
-//! (see `store`).
+//! Owns every fact about a vendor: flags, variables, event formats, exit codes, error messages. Pure, except for [`doctor`] and
+//! [`inspect_workspace`], which read the machine. Spawns no agent (see `supervisor`) and stores nothing (see `store`).
 //!
-//! The way of a call through this crate:
+//! The path of a call through this crate:
 //! ```text
 //! CallSpec ──launch──► RunPlan ──(supervisor)──► stdout ──Parser──► AgentEvent …
 //!                                                   │                   └──► Summary ─┐
 //!                                                   └─ RunReport, tail of stderr ─────┴─judge─► Outcome
 //! ```
-//! A call that runs out of turns takes several runs: [`RunSequence`] says which is next, and what they come to together.
+//! A call that reaches its turn limit takes several runs: [`RunSequence`] plans the next run and combines their outcomes.
 
 pub mod doctor;
 mod early_stop;
@@ -28,6 +27,7 @@ mod settings_programs;
 mod setup;
 mod state;
 mod stderr;
+mod user_configuration;
 mod version;
 mod workspace;
 

@@ -1,7 +1,7 @@
-//! Model names: the operator's aliases, and the names that agents are given.
+//! Model names and the operator's aliases.
 //!
-//! No model is built in. A call that names none leaves the choice to the agent, and a name that is no alias of the operator
-//! reaches the agent as it is: the vendor's own aliases (`opus`, `flash`) move with the version of the CLI, which knows them.
+//! No model is built in. Without a name the agent chooses, and a name that is not an alias is passed unchanged: the vendor's
+//! aliases (`opus`, `flash`) change with the version of the CLI, which resolves them.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelTable {
-    /// The model of a call that names none: an alias or a name. None leaves the choice to the agent.
+    /// The default model, an alias or a name. `None`: the agent chooses.
     pub default: Option<String>,
-    /// Aliases, in lower case, and the names they stand for.
+    /// Lower-case aliases and the names they stand for.
     pub aliases: BTreeMap<String, String>,
 }
 
 impl ModelTable {
-    /// Returns the name to pass to the agent; none when the agent chooses.
+    /// Returns the name to pass to the agent. `None`: the agent chooses.
     ///
-    /// An alias matches in any case. Every other name passes through, so that neither a new model nor a new alias of the
-    /// vendor needs a table.
+    /// Aliases are case-insensitive. Any other name passes through, so that new models and new aliases of the vendor need no
+    /// table.
     pub fn resolve(&self, asked: Option<&str>) -> Result<Option<String>, BadModelName> {
         let asked = asked.map(str::trim).filter(|name| !name.is_empty());
         let Some(name) = asked.or(self.default.as_deref()) else { return Ok(None) };
@@ -40,7 +40,7 @@ fn is_model_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/@[]".contains(&byte))
 }
 
-/// A text that cannot be the name of a model.
+/// A malformed model name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is not a model name", asked.escape_debug())]
 pub struct BadModelName {
@@ -54,7 +54,7 @@ impl BadModelName {
 
     /// Returns the remedy.
     pub fn hint(&self) -> String {
-        format!("give {}, or leave the model to the agent", Self::EXPECTED)
+        format!("use {}, or omit the model", Self::EXPECTED)
     }
 }
 
@@ -62,17 +62,17 @@ impl BadModelName {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelTables {
-    /// Claude Code's.
+    /// The table of Claude Code.
     pub claude: ModelTable,
-    /// Codex's.
+    /// The table of Codex.
     pub codex: ModelTable,
-    /// Gemini's.
+    /// The table of Gemini.
     pub gemini: ModelTable,
 }
 
 impl ModelTables {
-    /// That of one agent. Our own agent plays claude.
-    pub fn of(&self, kind: AgentKind) -> &ModelTable {
+    /// Returns the table of an agent. The rehearsal agent uses claude's.
+    pub fn for_agent(&self, kind: AgentKind) -> &ModelTable {
         match kind {
             AgentKind::Claude | AgentKind::Rehearsal => &self.claude,
             AgentKind::Codex => &self.codex,
@@ -86,10 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unnamed_model_is_left_to_the_agent() {
+    fn omitted_model_is_left_to_the_agent() {
         for kind in AgentKind::ALL {
             for asked in [None, Some(""), Some(" ")] {
-                assert_eq!(ModelTables::default().of(kind).resolve(asked), Ok(None), "{kind} {asked:?}");
+                assert_eq!(
+                    ModelTables::default().for_agent(kind).resolve(asked),
+                    Ok(None),
+                    "{kind} {asked:?}"
+                );
             }
         }
     }
@@ -103,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn operator_alias_matches_in_any_case() {
+    fn operator_alias_is_case_insensitive() {
         let aliases = BTreeMap::from([("fast".to_owned(), "claude-haiku-9".to_owned())]);
         let table = ModelTable { default: Some("Fast".to_owned()), aliases };
         for asked in [None, Some("FAST")] {
@@ -112,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_and_odd_characters_are_no_model_names() {
+    fn model_name_rejects_flags_and_odd_characters() {
         for bad in ["--model", "-4", "a b4", "x\n4"] {
             assert!(ModelTables::default().claude.resolve(Some(bad)).is_err(), "{bad:?}");
         }

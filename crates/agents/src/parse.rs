@@ -1,7 +1,6 @@
-//! From the bytes of an agent's stdout to events, in one pass and in bounded memory.
+//! Parses an agent's stdout to events, in one pass and in bounded memory.
 //!
-//! Owns the lines and the events. Judges nothing: what a run came to is [`crate::judge`]'s, from the [`Summary`] that is
-//! gathered here on the way.
+//! Owns lines and events. Collects the [`Summary`] from which [`crate::judge`] derives the outcome.
 
 mod background;
 mod claude;
@@ -21,45 +20,45 @@ use memchr::memchr2;
 pub use refused_paths::{RefusedErrno, RefusedPath, RefusedPaths};
 pub use summary::{ReportedError, ReportedErrorCode, ReportedResult, Summary};
 
-/// The trouble of an agent that gets no answer from the API of its model, where its own words say nothing.
+/// The message for an agent that gets no reply from its model's API and reports no reason.
 pub(crate) const UNREACHABLE: &str = "the model's API cannot be reached";
 
-/// How much a parser may hold.
+/// The memory limits of a parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParseLimits {
-    /// The longest line that is read; a longer one becomes [`Unreadable::Oversized`].
+    /// The longest parsed line; a longer one becomes [`Unreadable::Oversized`].
     pub line_bytes: usize,
-    /// The longest final text that is kept; of a longer one the head and the tail are.
+    /// The longest stored answer; a longer one is cut in the middle.
     pub text_bytes: usize,
 }
 
 impl Default for ParseLimits {
-    /// 8 MiB a line, 1 MiB of text.
+    /// 8 MiB per line, 1 MiB of text.
     fn default() -> Self {
         Self { line_bytes: 8 << 20, text_bytes: 1 << 20 }
     }
 }
 
-/// Reads one agent's stream, fed in pieces of any size.
+/// Parses one agent's stream, fed in chunks of any size.
 ///
-/// The events do not depend on how the bytes are cut into pieces. A whole line inside a piece is read where it stands;
-/// only a line that is spread over two is copied.
+/// The events do not depend on the chunk boundaries. A line within a chunk is parsed in place; only a line across two chunks is
+/// copied.
 ///
 /// ```
 /// use agents::{ParseLimits, Parser};
 /// use model::{AgentEvent, AgentKind};
 ///
 /// let mut parser = Parser::new(AgentKind::Codex, ParseLimits::default());
-/// let mut words = Vec::new();
-/// let mut keep = |event: AgentEvent<'_>| {
+/// let mut texts = Vec::new();
+/// let mut on_event = |event: AgentEvent<'_>| {
 ///     if let AgentEvent::Text { text, .. } = event {
-///         words.push(text.to_string());
+///         texts.push(text.to_string());
 ///     }
 /// };
-/// parser.feed(br#"{"type":"item.completed","item":{"id":"1","type":"agent_me"#, &mut keep);
-/// parser.feed(b"ssage\",\"text\":\"hello\"}}\n", &mut keep);
-/// let summary = parser.finish(&mut keep);
-/// assert_eq!(words, ["hello"]);
+/// parser.feed(br#"{"type":"item.completed","item":{"id":"1","type":"agent_me"#, &mut on_event);
+/// parser.feed(b"ssage\",\"text\":\"hello\"}}\n", &mut on_event);
+/// let summary = parser.finish(&mut on_event);
+/// assert_eq!(texts, ["hello"]);
 /// assert_eq!(summary.text(), "hello");
 /// ```
 #[derive(Debug)]
@@ -69,7 +68,7 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// A parser for an agent's stream, from its first byte. Our own agent speaks claude's.
+    /// Returns a parser for the stream of an agent. The rehearsal agent uses claude's format.
     pub fn new(kind: AgentKind, limits: ParseLimits) -> Self {
         let format = match kind {
             AgentKind::Claude | AgentKind::Rehearsal => Format::Claude,
@@ -82,26 +81,26 @@ impl Parser {
         }
     }
 
-    /// Reads on, and tells every event of every line that is complete.
+    /// Parses a chunk and emits the events of each complete line.
     pub fn feed(&mut self, bytes: &[u8], on_event: &mut impl FnMut(AgentEvent<'_>)) {
         let reading = &mut self.reading;
         self.lines.feed(bytes, &mut |line| reading.line(line, on_event));
     }
 
-    /// Reads a last line that has no newline, and hands over what was gathered.
+    /// Parses a last line without a newline and returns the summary.
     pub fn finish(mut self, on_event: &mut impl FnMut(AgentEvent<'_>)) -> Summary {
         let reading = &mut self.reading;
         self.lines.finish(&mut |line| reading.line(line, on_event));
         self.reading.summary
     }
 
-    /// What was gathered so far.
+    /// Returns the summary so far.
     pub fn summary(&self) -> &Summary {
         &self.reading.summary
     }
 
-    /// How many bytes are held right now, of lines and of texts. At most twice [`ParseLimits::line_bytes`] (a line, and a
-    /// structured answer out of one), six times [`ParseLimits::text_bytes`], and a megabyte for all that is short.
+    /// Returns the bytes in memory. At most twice [`ParseLimits::line_bytes`] (a line and a structured answer from it), six times
+    /// [`ParseLimits::text_bytes`], and a megabyte for short texts.
     pub fn held_bytes(&self) -> usize {
         self.lines.held_bytes() + self.reading.summary.held_bytes()
     }
@@ -125,8 +124,8 @@ impl Reading {
         let bytes = match line {
             Line::Whole(bytes) => bytes.trim_ascii(),
             Line::Oversized { head, bytes } => {
-                self.summary.saw_oversized();
-                self.lose(head, "it is over the limit of a line");
+                self.summary.count_oversized();
+                self.lose(head, "the line exceeds the limit");
                 let why = Unreadable::Oversized { bytes };
                 return on_event(AgentEvent::Unreadable { why, line: AgentText::from_bytes(head) });
             }
@@ -134,7 +133,7 @@ impl Reading {
         if bytes.is_empty() {
             return;
         }
-        self.summary.saw_line();
+        self.summary.count_line();
         let read = match self.format {
             Format::Claude => claude::read(bytes, &mut self.summary, on_event),
             Format::Codex => codex::read(bytes, &mut self.summary, on_event),
@@ -142,15 +141,15 @@ impl Reading {
         };
         if read.is_err() {
             let line = AgentText::from_bytes(bytes);
-            self.summary.saw_stray(&line);
+            self.summary.add_stray(&line);
             self.lose(bytes, "it is not JSON");
             on_event(AgentEvent::Unreadable { why: Unreadable::NotJson, line });
         }
     }
 
-    /// Notes what a line that cannot be read may have been, by as much of it as can be.
+    /// Records the possible loss of an unreadable line, judged by its readable part.
     fn lose(&mut self, line: &[u8], why: &str) {
-        // A print of somebody else, no event that was damaged.
+        // A stray print, not a damaged event.
         if memchr2(b'{', b'}', line).is_none() {
             return;
         }
@@ -161,37 +160,37 @@ impl Reading {
         };
         match lost {
             Lost::LastWord => self.summary.reported = Some(ReportedResult::Unreadable(why.to_owned())),
-            Lost::PerhapsText => self.summary.lost_text(),
+            Lost::PerhapsText => self.summary.mark_text_lost(),
             Lost::Other => {}
         }
     }
 }
 
-/// What a line that cannot be read was.
+/// The kind of an unreadable line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lost {
-    /// The agent's word that it is done, or that it begins anew.
+    /// The agent's result, or the start of a turn.
     LastWord,
-    /// The answer or a piece of it, for all that is known.
+    /// Possibly a part of the answer.
     PerhapsText,
-    /// Something that the answer does not depend on.
+    /// Irrelevant to the answer.
     Other,
 }
 
-/// A line whose type is not known.
+/// Returns the event of a line with an unknown type.
 fn unknown<'a>(kind: Option<&'a [u8]>, line: &'a [u8]) -> AgentEvent<'a> {
     AgentEvent::Unknown { kind: kind.map(AgentText::from_bytes), raw: RawJson::from_bytes(line) }
 }
 
-/// Parses the exit code that an agent reports in words at the start of a tool's output.
+/// Parses the exit code in the text at the start of a tool's output.
 fn exit_code_after(prefix: &str, output: &ToolOutput<'_>) -> Option<i32> {
     let ToolOutput::Text(text) = output else { return None };
-    // Longer than any prefix and code together; the rest of the output may be megabytes.
+    // Longer than any prefix with its code; the rest may be megabytes.
     let head = text.preview(60);
     head.strip_prefix(prefix)?.lines().next()?.trim().parse().ok()
 }
 
-/// Returns a parameter of a tool that is a text, by the first of its names, as far as it is kept.
+/// Returns the first of the named text parameters of a tool, cut to the limit.
 fn parameter(input: &RawJson<'_>, names: &[&[u8]]) -> Option<String> {
     let input = input.text();
     let mut found = None;

@@ -1,8 +1,7 @@
-//! A state folder for one policy, with nothing in it but the login.
+//! Creates the state directory of a policy, which contains only the login.
 //!
-//! Touches the disk: called by whoever places a call, before it is launched. A login that the vendor renews (`OAuth`) is
-//! renewed in the copy; where the vendor then gives up the old one, the user's own must log in again. A key in the
-//! environment has no such trouble.
+//! Has I/O: called before the launch. An `OAuth` login is refreshed in the copy; if the vendor then revokes the old token, the
+//! user has to log in again. A key in the environment has no such problem.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -13,9 +12,9 @@ use model::{AgentKind, CallSpec};
 use serde_json::{Value, json};
 
 use crate::LaunchSetup;
-use crate::launch::policy_folder;
+use crate::launch::policy_directory;
 
-/// The files of a login, in the state folder of each agent.
+/// Returns the credential files in the state directory of an agent.
 fn login_files(agent: AgentKind) -> &'static [&'static str] {
     match agent {
         AgentKind::Claude => &[".credentials.json"],
@@ -25,24 +24,24 @@ fn login_files(agent: AgentKind) -> &'static [&'static str] {
     }
 }
 
-/// Makes the private state folder of a call that wants one, and brings the user's login to it. Does nothing otherwise.
+/// Creates the private state directory of a call that requests one, and copies the user's login.
 pub fn seed_private_state(spec: &CallSpec, setup: &LaunchSetup) -> io::Result<()> {
-    let Some(folder) = policy_folder(spec, setup) else { return Ok(()) };
-    DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-    let Some(users) = users_folder(spec.agent, setup) else { return Ok(()) };
+    let Some(directory) = policy_directory(spec, setup) else { return Ok(()) };
+    DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    let Some(users) = user_directory(spec.agent, setup) else { return Ok(()) };
     for name in login_files(spec.agent) {
-        bring(&users.join(name), &folder.join(name))?;
+        copy_if_newer(&users.join(name), &directory.join(name))?;
     }
     if spec.agent == AgentKind::Gemini {
-        choose_login(&users.join(GEMINI_SETTINGS), &folder.join(GEMINI_SETTINGS))?;
+        copy_login_choice(&users.join(GEMINI_SETTINGS), &directory.join(GEMINI_SETTINGS))?;
     }
     Ok(())
 }
 
 const GEMINI_SETTINGS: &str = ".gemini/settings.json";
 
-/// Gemini keeps in its settings which login it uses, and without that has none. Nothing else of them is taken.
-fn choose_login(from: &Path, to: &Path) -> io::Result<()> {
+/// Copies gemini's choice of a login method from its settings, without which it has no login. Copies no other setting.
+fn copy_login_choice(from: &Path, to: &Path) -> io::Result<()> {
     let settings: Option<Value> = fs::read(from).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let Some(login) = settings.as_ref().and_then(|settings| settings.pointer("/security/auth")) else {
         return Ok(());
@@ -54,7 +53,7 @@ fn choose_login(from: &Path, to: &Path) -> io::Result<()> {
     write(to, chosen.as_bytes())
 }
 
-fn users_folder(agent: AgentKind, setup: &LaunchSetup) -> Option<PathBuf> {
+fn user_directory(agent: AgentKind, setup: &LaunchSetup) -> Option<PathBuf> {
     let given = |name: &str| setup.inherited.get(name).map(PathBuf::from);
     let home = given("HOME");
     match agent {
@@ -65,8 +64,8 @@ fn users_folder(agent: AgentKind, setup: &LaunchSetup) -> Option<PathBuf> {
     }
 }
 
-/// Copies a login that is newer than the one that is there.
-fn bring(from: &Path, to: &Path) -> io::Result<()> {
+/// Copies a login if it is newer.
+fn copy_if_newer(from: &Path, to: &Path) -> io::Result<()> {
     let newer = |from: &Path, to: &Path| {
         Some(from.metadata().ok()?.modified().ok()? > to.metadata().ok()?.modified().ok()?)
     };
@@ -76,10 +75,10 @@ fn bring(from: &Path, to: &Path) -> io::Result<()> {
     write(to, &fs::read(from)?)
 }
 
-/// Whole or not at all: a run that has the same folder may read it now.
+/// Writes a file atomically: a concurrent run with the same directory may read it.
 fn write(to: &Path, bytes: &[u8]) -> io::Result<()> {
-    if let Some(folder) = to.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    if let Some(directory) = to.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
     let next = to.with_extension("next");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;

@@ -1,8 +1,8 @@
-//! A call that may take several runs: one that is out of turns goes on in the session it has.
+//! A call that may take several runs: after the turn limit it continues in the same session.
 //!
-//! Owns when a call goes on, with what, after how long a wait, and what all its runs come to together. Pure: it starts
-//! nothing and waits for nothing. Whoever carries a call out asks for the next run ([`RunSequence::spec`]), tells what it came to
-//! ([`RunSequence::next`]), and may keep the sequence (serde) between the two, so that the call goes on after a restart.
+//! Owns the decision to resume, the backoff, and the combined outcome. Pure: it starts nothing and waits for nothing. The caller
+//! runs [`RunSequence::spec`], passes the outcome to [`RunSequence::next`], and may store the sequence (serde) in between, so
+//! that the call survives a restart.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::joined_refusals;
 
-/// How often a call goes on by itself, unless somebody says otherwise.
+/// The default maximum of automatic resumes.
 pub const MAX_RESUME_ATTEMPTS: u32 = 5;
 
-/// What an agent is told to go on with.
+/// The prompt of a resumed run.
 pub const CONTINUE_PROMPT: &str =
     "Continue where you left off and finish the task. Do not repeat what you have already said or done.";
 
-/// The longest wait before a run is 2 to this power, in seconds.
+/// The longest backoff, as a power of two in seconds.
 const LONGEST_WAIT: u32 = 8;
 
-/// A call and the runs it has taken so far.
+/// A call and its runs so far.
 ///
 /// ```
 /// use agents::{MAX_RESUME_ATTEMPTS, RunSequence, SequenceStep};
@@ -45,7 +45,7 @@ const LONGEST_WAIT: u32 = 8;
 /// let mut sequence = RunSequence::new(spec, MAX_RESUME_ATTEMPTS).with_turns_per_run(25);
 /// let outcome = loop {
 ///     match sequence.next(run(sequence.spec())) {
-///         SequenceStep::Resume { delay } => assert_eq!(delay.as_secs(), 2), // and wait for so long
+///         SequenceStep::Resume { delay } => assert_eq!(delay.as_secs(), 2), // wait, then run again
 ///         SequenceStep::Done(outcome) => break outcome,
 ///     }
 /// };
@@ -54,38 +54,38 @@ const LONGEST_WAIT: u32 = 8;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunSequence {
-    /// The run that is next.
+    /// The next run.
     spec: CallSpec,
-    /// How long the call may take in all, whatever its runs are given.
+    /// The time limit of the whole call.
     wall: Option<Duration>,
-    /// How much it may cost in all: an agent counts the budget of each run anew.
+    /// The cost limit of the whole call: agents count the budget of each run separately.
     budget_usd: Option<f64>,
-    /// Whether the turns are the caller's own limit, which nobody goes beyond.
+    /// The turn limit comes from the caller, so the call is never resumed.
     turns_are_the_callers: bool,
     max_resume_attempts: u32,
-    /// How often it went on.
+    /// The number of resumes.
     resumes: u32,
-    /// How long it waited between runs, and what runs took that were lost.
+    /// The time of backoffs, pauses and lost runs.
     waited: Duration,
-    /// What the runs came to, taken together.
+    /// The combined outcome of the finished runs.
     so_far: Option<Outcome>,
 }
 
-/// What follows a run.
+/// The decision after a run.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, and taken apart at once")]
 pub enum SequenceStep {
-    /// Nothing: this is what the call came to.
+    /// The call is finished with this outcome.
     Done(Outcome),
-    /// Another run, as [`RunSequence::spec`] now says, after a wait.
+    /// Run [`RunSequence::spec`] after a delay.
     Resume {
-        /// How long to wait first.
+        /// The delay.
         delay: Duration,
     },
 }
 
 impl RunSequence {
-    /// A call that has not begun. A turn limit in it is the caller's own: a call that has one never goes on by itself.
+    /// Returns the sequence of a new call. A call with its own turn limit is never resumed.
     pub fn new(spec: CallSpec, max_resume_attempts: u32) -> Self {
         Self {
             wall: spec.limits.wall,
@@ -99,7 +99,7 @@ impl RunSequence {
         }
     }
 
-    /// Bounds the turns of each run, where the caller named no limit; what is not finished then goes on in the next run.
+    /// Sets the turn limit of each run if the caller has none. The next run continues the work.
     #[must_use]
     pub fn with_turns_per_run(mut self, turns: u32) -> Self {
         if !self.turns_are_the_callers {
@@ -108,51 +108,51 @@ impl RunSequence {
         self
     }
 
-    /// The run that is next, or is running.
+    /// Returns the next or current run.
     pub fn spec(&self) -> &CallSpec {
         &self.spec
     }
 
-    /// How often the call has gone on.
+    /// Returns the number of resumes.
     pub fn resumes(&self) -> u32 {
         self.resumes
     }
 
-    /// What the runs before the next one came to together; none before the first.
+    /// Returns the combined outcome of the finished runs. `None` before the first.
     pub fn combined_outcome(&self) -> Option<&Outcome> {
         self.so_far.as_ref()
     }
 
-    /// What the agent had counted for the session before the next run, for [`crate::FinishedRun::before`].
+    /// Returns the agent's totals of the session before the next run, for [`crate::FinishedRun::totals_before`].
     pub fn totals_before(&self) -> Option<Totals> {
         self.so_far.as_ref().and_then(|outcome| outcome.session_totals)
     }
 
-    /// How much of its time the call has used, before the next run.
+    /// Returns the time that the call has used before the next run.
     pub fn elapsed(&self) -> Duration {
         let ran = self.so_far.as_ref().map_or(0, |outcome| outcome.duration_ms);
         Duration::from_millis(ran) + self.waited
     }
 
-    /// Whether something of its time is left after so much more.
+    /// Returns whether time is left after a further duration.
     pub fn has_time_for(&self, more: Duration) -> bool {
         left_of(self.wall, self.elapsed() + more).is_some()
     }
 
-    /// Counts what a run took that was lost with all it had said. The next run has what is left, be it next to nothing.
+    /// Adds the duration of a lost run. The next run gets the remaining time, at least a millisecond.
     pub fn add_elapsed(&mut self, time: Duration) {
         self.waited += time;
         self.spec.limits.wall =
             self.wall.map(|wall| wall.saturating_sub(self.elapsed()).max(Duration::from_millis(1)));
     }
 
-    /// Lets the next run go on in the session of one that was lost, told like this.
+    /// Makes the next run resume the session of a lost run with this prompt.
     pub fn resume_lost_run(&mut self, prompt: String, session: SessionId) {
         self.spec.prompt = prompt;
         self.spec.session = SessionChoice::Resume(session);
     }
 
-    /// Takes what a run came to, and says what follows.
+    /// Adds the outcome of a run and returns the next step.
     pub fn next(&mut self, outcome: Outcome) -> SequenceStep {
         let outcome = match self.so_far.take() {
             None => outcome,
@@ -173,15 +173,15 @@ impl RunSequence {
         self.spec.limits.wall = left;
         self.spec.max_budget_usd = budget_left;
         if self.spec.agent_name.take().is_some() {
-            // The session keeps the agent that it was begun with, and a named agent has all of its own tools.
+            // The session keeps its named agent, which has all its tools.
             self.spec.tools = ToolChoice::Full;
         }
         self.so_far = Some(outcome);
         SequenceStep::Resume { delay }
     }
 
-    /// Goes on after a wait that the agent asked for, such as until a quota is reset. It does not count as one of the resumes:
-    /// nothing of the work was done in vain. The last word is the run's own when the time of the call does not reach so far.
+    /// Like [`RunSequence::next`], with a delay that the agent requested, such as until the reset of a quota. Does not count as a
+    /// resume: no work was lost. If the time limit is too short for the delay, the outcome is the run's own.
     pub fn next_after_pause(&mut self, outcome: Outcome, wait: Duration) -> SequenceStep {
         let outcome = match self.so_far.take() {
             None => outcome,
@@ -199,7 +199,7 @@ impl RunSequence {
         SequenceStep::Resume { delay: wait }
     }
 
-    /// The session in which the call goes on, if it does.
+    /// Returns the session to resume, if the call continues.
     fn to_resume(&self, outcome: &Outcome) -> Option<SessionId> {
         let out_of_turns = outcome.failure().is_some_and(|failure| failure.kind == FailureKind::MaxTurns);
         let may_go_on = !self.turns_are_the_callers && self.resumes < self.max_resume_attempts;
@@ -207,7 +207,7 @@ impl RunSequence {
     }
 }
 
-/// What is left of a limit; none when nothing is.
+/// Returns the rest of a limit. `None` if nothing is left.
 #[expect(
     clippy::option_option,
     reason = "no limit, a limit with something left, and nothing left are three things"
@@ -219,20 +219,20 @@ fn left_of(limit: Option<Duration>, spent: Duration) -> Option<Option<Duration>>
     }
 }
 
-/// The turns are used up and so is the time: it is the time that ends the call.
+/// Reports a call that reached both the turn limit and the time limit as timed out.
 fn out_of_time(outcome: Outcome) -> Outcome {
     let kind = FailureKind::Deadline { which: Deadline::Wall };
-    let message = "the time of the call is used up, and so were the turns of its last run".to_owned();
+    let message = "the call reached its time limit and its turn limit".to_owned();
     Outcome { verdict: Verdict::Failed(Failure { kind, message }), ..outcome }
 }
 
 fn out_of_budget(outcome: Outcome) -> Outcome {
     let kind = FailureKind::MaxBudget;
-    let message = "the budget of the call is used up, and so were the turns of its last run".to_owned();
+    let message = "the call reached its budget and its turn limit".to_owned();
     Outcome { verdict: Verdict::Failed(Failure { kind, message }), ..outcome }
 }
 
-/// Two runs of a call as one. What only the last one can know is its own; numbers add up, as far as they are known.
+/// Combines the outcomes of two runs. Figures are added up as far as they are known; anything else comes from the last run.
 fn joined(earlier: Outcome, last: Outcome) -> Outcome {
     let permission_denials = [earlier.permission_denials, last.permission_denials].concat();
     let not_found =
@@ -263,7 +263,7 @@ fn joined(earlier: Outcome, last: Outcome) -> Outcome {
     }
 }
 
-/// The failure of a call whose earlier run ended with background work unfinished: no later run waits for it.
+/// Returns the failure of a call whose earlier run left background work unfinished: no later run waits for it.
 fn incomplete(background: &[BackgroundTask]) -> Option<Failure> {
     let task = background.iter().find(|task| task.status != BackgroundStatus::Failed)?;
     let message = format!("background work of an earlier run did not complete: {task}");

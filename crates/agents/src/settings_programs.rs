@@ -1,8 +1,8 @@
-//! Finds the programs in a workspace that the user's own settings of agents name: hooks, helpers, notifiers.
+//! Finds files in a workspace that commands in the user's agent settings refer to: hooks, helpers, notifiers.
 //!
-//! The user's next session runs them, and so does a call without a policy, outside of any sandbox. So no confined agent may change them,
-//! whichever agent's settings name them. The programs of MCP servers are left out: agents often work on a server
-//! in the workspace.
+//! The user's next session, or a call without a policy, runs them outside of any sandbox. So no sandboxed agent may change them,
+//! whichever agent's settings refer to them. Programs of MCP servers are excluded: agents often work on a server in the
+//! workspace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,24 +10,24 @@ use std::path::{Path, PathBuf};
 use model::is_in_products;
 use serde_json::Value;
 
-use crate::workspace::read_configuration;
+use crate::user_configuration::read_configuration;
 
-/// The key of MCP servers in settings.
+/// The key of MCP servers in JSON settings.
 const SERVERS: &str = "mcpServers";
 
-/// The start of a table of MCP servers in codex's settings.
+/// The prefix of tables of MCP servers in codex's settings.
 const CODEX_SERVERS: &str = "[mcp_servers";
 
-/// Endings of the keys whose values are commands or their arguments.
+/// Suffixes of keys whose values are commands or arguments.
 const COMMAND_KEYS: [&str; 7] = ["command", "args", "Command", "Helper", "Refresh", "Export", "notify"];
 
-/// How a command names the directory of the project.
+/// The project directory in a command.
 const PROJECT: [&str; 2] = ["$CLAUDE_PROJECT_DIR/", "${CLAUDE_PROJECT_DIR}/"];
 
-/// How a command names the home directory.
+/// The home directory in a command.
 const HOME: [&str; 3] = ["~/", "$HOME/", "${HOME}/"];
 
-/// Returns the files in the workspaces that settings of the user name in a command.
+/// Returns the files in the workspaces that commands in the user's settings refer to.
 pub(crate) fn settings_programs(workspaces: &[&Path], inherited: &BTreeMap<String, String>) -> Vec<PathBuf> {
     let home = inherited.get("HOME").map(PathBuf::from);
     let directory = |variable: &str, name: &str| {
@@ -55,7 +55,8 @@ pub(crate) fn settings_programs(workspaces: &[&Path], inherited: &BTreeMap<Strin
     programs
 }
 
-/// Returns the quoted texts in codex's settings, except for those of servers. Texts that are no files of the workspace do no harm.
+/// Returns the quoted strings in codex's settings, except for those of servers. Strings that are not files of a workspace are
+/// harmless.
 fn quoted_texts(settings: &str) -> impl Iterator<Item = &str> {
     let mut is_server = false;
     let lines = settings.lines().map(str::trim).filter(move |line| {
@@ -67,7 +68,7 @@ fn quoted_texts(settings: &str) -> impl Iterator<Item = &str> {
     lines.flat_map(|line| line.split(['"', '\'']).skip(1).step_by(2))
 }
 
-/// Adds the texts of all commands in a JSON value.
+/// Collects the commands in a JSON value.
 fn add_commands(value: &Value, commands: &mut Vec<String>) {
     match value {
         Value::Object(object) => {
@@ -84,8 +85,8 @@ fn add_commands(value: &Value, commands: &mut Vec<String>) {
     }
 }
 
-/// Returns the files of the workspaces that a command names, as a whole or by one of its words. Packages and build products are replaced
-/// as a whole, and are left alone.
+/// Returns the files of the workspaces in a command: the whole command or one of its words. Skips packages and build products,
+/// which are replaced as a whole.
 fn named_files(command: &str, workspaces: &[&Path], home: Option<&Path>) -> Vec<PathBuf> {
     let words = command.split(|c: char| c.is_whitespace() || "'\"`;&|<>()=".contains(c));
     let after = |word: &str, prefixes: &[&str]| {
@@ -102,7 +103,7 @@ fn named_files(command: &str, workspaces: &[&Path], home: Option<&Path>) -> Vec<
         let below = workspaces.iter().find_map(|workspace| path.strip_prefix(workspace).ok());
         below.is_some_and(|below| !is_in_products(below)) && path.is_file()
     };
-    // Also where a link leads, or `..`.
+    // Include the targets of links and of `..`.
     let paths = paths.flat_map(|path| [path.canonicalize().ok(), Some(path)]).flatten();
     let is_plain = |path: &PathBuf| !path.components().any(|part| part == std::path::Component::ParentDir);
     paths.filter(|path| is_plain(path) && is_named(path)).collect()
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_the_workspace_that_settings_name_are_found() {
+    fn settings_commands_in_workspace_are_found() {
         let place = tempfile::tempdir().unwrap();
         let home = place.path().canonicalize().unwrap();
         let shop = home.join("shop");

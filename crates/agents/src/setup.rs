@@ -1,6 +1,6 @@
-//! What is known about one installed agent on this machine, as a value.
+//! The launch parameters of an installed agent on this machine.
 //!
-//! Owns the shape; [`crate::doctor`] finds the values.
+//! Owns the types; [`crate::doctor`] determines the values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,57 +11,57 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ModelTables, Version, WorkspaceFiles, environment};
 
-/// Everything [`crate::launch`] needs beside the call itself.
+/// The inputs of [`crate::launch`] besides the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchSetup {
     /// The executable, as an absolute path.
     pub program: PathBuf,
-    /// Its version, when it was asked.
+    /// The version, if it was probed.
     pub version: Option<Version>,
-    /// What it can do.
+    /// The capabilities.
     pub capabilities: Capabilities,
-    /// The names of models.
+    /// The model names.
     pub models: ModelTables,
-    /// The whole environment of the caller; the agent gets what [`environment`] lets through.
+    /// The complete environment of the caller; [`environment`] filters it.
     pub inherited: BTreeMap<String, String>,
-    /// Further variables that the operator passes on by name; one of [`crate::forbidden_variable`] is refused.
+    /// Additional variables that the operator passes through. Those of [`crate::forbidden_variable`] are rejected.
     pub pass_on: BTreeSet<String>,
-    /// The folder in which the run's private files will stand: `<spool>/private`, as an absolute path.
-    pub private_folder: PathBuf,
-    /// The files of the call's workspace ([`crate::inspect_workspace`]).
+    /// The directory of the run's private files, `<spool>/private`, as an absolute path.
+    pub private_directory: PathBuf,
+    /// The files of the workspace ([`crate::inspect_workspace`]).
     pub workspace: WorkspaceFiles,
-    /// How long a call of an MCP tool may take when the call itself sets no limit; applied where the agent can be held to it.
+    /// The default timeout of MCP tools, for agents that support one.
     pub tool_timeout: Option<Duration>,
-    /// The id for a new session, freshly made: a UUID, which claude insists on.
+    /// The id of a new session: a fresh UUID, as claude requires.
     pub new_session: SessionId,
-    /// What is Switchboard's own on this machine.
+    /// The configuration of this host.
     pub host: HostConfig,
 }
 
-/// What of a machine is Switchboard's own, and what its operator allows.
+/// Switchboard's own paths on this host, and the operator's restrictions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostConfig {
-    /// Folders that no confined agent sees: job files, database, configuration.
+    /// Directories that are hidden from sandboxed agents: job files, database, configuration.
     pub state: Vec<PathBuf>,
-    /// The directory of proofs that a sandbox holds and of the lists of active runs; below one of the directories above, or agents could
-    /// forge them.
+    /// The directory of self-test results and of the lists of active runs. Inside of a hidden directory, or agents could forge
+    /// them.
     pub proofs: Option<PathBuf>,
-    /// Where the state folders of policies are made that have their own ([`CallPolicy::private_state`]).
+    /// The parent of the private state directories ([`CallPolicy::private_state`]).
     pub private_state: Option<PathBuf>,
-    /// Where the caches of package managers are that confined runs share; none for caches that go with each run.
+    /// The parent of the shared package-manager caches. `None`: caches are private to each run.
     pub caches: Option<PathBuf>,
     /// The program `file-tools`, for agents without a shell.
     pub file_tools: Option<PathBuf>,
-    /// What no call can go beyond.
+    /// The policy that no call can exceed.
     pub ceiling: CallPolicy,
-    /// Paths of the home directory that confined agents may read; the rest of it is absent.
+    /// Paths of the home directory that sandboxed agents may read; the rest is hidden.
     pub expose: Vec<PathBuf>,
-    /// Directories of state and configuration that no confined call works in, or above.
+    /// Directories of state and configuration that no workspace may be in or contain.
     pub guarded: Vec<PathBuf>,
 }
 
 impl Default for HostConfig {
-    /// Nothing of our own, and no ceiling.
+    /// Returns a configuration without paths and ceiling.
     fn default() -> Self {
         Self {
             state: Vec::new(),
@@ -77,7 +77,7 @@ impl Default for HostConfig {
 }
 
 impl LaunchSetup {
-    /// The environment that an agent starts with, before its own additions.
+    /// Returns the environment of an agent before the agent-specific additions.
     pub(crate) fn base_environment(&self, kind: AgentKind) -> BTreeMap<String, String> {
         let mut env = environment(kind, &self.inherited);
         env.extend(
@@ -87,34 +87,34 @@ impl LaunchSetup {
     }
 }
 
-/// Something that some versions of an agent can do and others cannot.
+/// A capability that depends on the version of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
-    /// Name a new session before it starts.
+    /// Assign the id of a new session.
     AssignSession,
-    /// Begin a new session that remembers another.
+    /// Fork a session.
     ForkSession,
-    /// Keep to a JSON Schema.
+    /// Accept a JSON Schema for the answer.
     OutputSchema,
-    /// Stop at a cost.
+    /// Stop at a cost limit.
     Budget,
-    /// Ignore settings files by kind.
+    /// Select settings files.
     SettingSources,
-    /// Use the MCP servers of the call and no others.
+    /// Use only the MCP servers of the call.
     StrictMcp,
-    /// Say which built-in tools exist.
+    /// Select built-in tools.
     ChooseTools,
-    /// Send texts piece by piece.
+    /// Stream partial texts.
     PartialMessages,
-    /// Run with no code-running tool and no settings file (`claude --restricted`).
+    /// Run without code execution and settings files (`claude --restricted`).
     Restricted,
-    /// Run in a folder that was never trusted by hand.
+    /// Run in an untrusted directory.
     SkipTrust,
 }
 
 impl Capability {
-    /// How the `--help` of an agent shows that it is there.
+    /// Returns the flag or subcommand in `--help` that proves the capability.
     fn sign(self, kind: AgentKind) -> Option<&'static str> {
         Some(match (kind, self) {
             (AgentKind::Claude | AgentKind::Gemini, Self::AssignSession) => "--session-id",
@@ -133,7 +133,7 @@ impl Capability {
         })
     }
 
-    /// What calls need it for that are refused without; none when they only do with less.
+    /// Returns the options that are rejected without the capability. `None` if calls degrade gracefully.
     pub(crate) fn needed_for(self) -> Option<&'static str> {
         match self {
             Self::ForkSession => Some("a fork of a session"),
@@ -146,7 +146,7 @@ impl Capability {
         }
     }
 
-    /// All of them.
+    /// All capabilities.
     pub const ALL: [Self; 10] = [
         Self::AssignSession,
         Self::ForkSession,
@@ -161,49 +161,49 @@ impl Capability {
     ];
 }
 
-/// What an installed agent can do.
+/// The capabilities of an installed agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Capabilities {
-    /// It was not asked: taken to be able to do what every tested version can.
+    /// Not probed: assumes the capabilities that all tested versions share.
     #[default]
     NotAsked,
-    /// This, by its own `--help`.
+    /// Read from `--help`.
     Known(BTreeSet<Capability>),
 }
 
 impl Capabilities {
-    /// Reads them from what `--help` prints (for codex: `codex exec --help`).
+    /// Parses the output of `--help` (for codex: `codex exec --help`).
     pub fn from_help(kind: AgentKind, help: &str) -> Self {
         let words: BTreeSet<&str> = help.lines().filter_map(option_of_line).collect();
         let has = |capability: &Capability| capability.sign(kind).is_some_and(|sign| words.contains(sign));
         Self::Known(Capability::ALL.into_iter().filter(has).collect())
     }
 
-    /// What an agent of this kind could have and lacks, and calls are refused for: the flag, and what needs it.
+    /// Returns the missing flags that calls are rejected for, each with the options that need it.
     pub fn lacks(&self, kind: AgentKind) -> Vec<(&'static str, &'static str)> {
         let lacking = Capability::ALL.into_iter().filter(|capability| !self.has(*capability));
         lacking.filter_map(|capability| Some((capability.sign(kind)?, capability.needed_for()?))).collect()
     }
 
-    /// Whether the agent can do this.
+    /// Returns whether the agent has a capability.
     pub fn has(&self, capability: Capability) -> bool {
         match self {
-            // Only the newest tested version has it, and a call is safe without.
+            // Only the newest tested version has it, and calls are safe without it.
             Self::NotAsked => capability != Capability::Restricted,
             Self::Known(known) => known.contains(&capability),
         }
     }
 }
 
-/// The long flag or the subcommand that a line of a help text is about.
+/// Returns the long flag or the subcommand that a line of a help text describes.
 fn option_of_line(line: &str) -> Option<&str> {
     let mut words = line.split([' ', ',', '=', '[', '<']).filter(|word| !word.is_empty());
     let first = words.next()?;
     if first.starts_with('-') && !first.starts_with("--") {
         return words.next().filter(|word| word.starts_with("--"));
     }
-    // An indented word in the first column of a list; prose is indented further or not at all.
+    // An indented word in the first column of a list. Prose is indented further or not at all.
     line.starts_with("  ").then_some(first)
 }
 
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_read_from_their_own_lines_and_not_from_prose() {
+    fn flags_in_help_prose_are_ignored() {
         let help = "Options:\n  --session-id <uuid>   Use one\n  -r, --resume [value]  see --fork-session\n      \
                     --skip-trust  Trust\n";
         let claude = Capabilities::from_help(AgentKind::Claude, help);
@@ -222,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn the_subcommand_of_codex_is_a_capability() {
+    fn codex_fork_subcommand_is_a_capability() {
         let help = "Commands:\n  resume  Resume a previous session\n  fork    Fork a previous session\n";
         assert!(Capabilities::from_help(AgentKind::Codex, help).has(Capability::ForkSession));
         assert!(!Capabilities::from_help(AgentKind::Codex, "  resume  x\n").has(Capability::ForkSession));
     }
 
     #[test]
-    fn an_agent_that_was_not_asked_is_not_taken_for_the_newest() {
+    fn unprobed_agent_lacks_newest_capability() {
         assert!(Capabilities::NotAsked.has(Capability::ForkSession));
         assert!(!Capabilities::NotAsked.has(Capability::Restricted));
     }

@@ -1,8 +1,8 @@
-//! The state directory of each agent, and which of its paths a confined run keeps.
+//! The state directory of each agent, and its persistent paths in a sandboxed run.
 //!
-//! Owns the lists. They follow the profiles in `profiles/`, which record what each tested version reads and writes in the home
-//! directory. An agent obeys nearly everything else in its state: settings, instructions, skills, snapshots of the shell, programs
-//! that it installs there. A confined agent that could write those would run commands in the next call, confined or not.
+//! Owns the lists, derived from the profiles in `profiles/`, which record the files that each tested version reads and writes in
+//! the home directory. An agent obeys nearly everything else in its state: settings, instructions, skills, shell snapshots,
+//! installed programs. A sandboxed agent that could write those would run commands in the next call, sandboxed or not.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use model::{AgentKind, AgentState, CallSpec, ExpectedSession, KeptPath};
 
 use crate::LaunchError;
 
-/// Directories of a project that later sessions take for instructions.
+/// Directories of a project that later sessions read as instructions.
 const MEMORY: &[&str] = &["memory"];
 
-/// The longest name that claude gives to the directory of a project without a hash at its end.
+/// The longest name of a claude project directory that does not end in a hash.
 const CLAUDE_MAX_PROJECT: usize = 200;
 
-/// Names in claude's state that each run starts without.
+/// Entries of claude's state that are hidden from a run.
 const CLAUDE_DISCARDED: &[&str] = &[
     // Sourced by the shell of every tool call.
     "session-env",
     "shell-snapshots",
-    // Tokens for the editors that run.
+    // Tokens for running editors.
     "ide",
-    // The processes of this machine, which a confined run does not see.
+    // Processes of this machine, which a sandboxed run cannot see.
     "daemon",
     "jobs",
     "sessions",
@@ -41,10 +41,10 @@ const CLAUDE_DISCARDED: &[&str] = &[
     "todos",
 ];
 
-/// Names in codex's state that each run starts without. Its databases are rebuilt from the sessions, and cannot be shared by file: a
-/// write-ahead log beside a copy would not belong to it.
+/// Entries of codex's state that are hidden from a run. Its databases are rebuilt from the sessions and cannot be copied: a
+/// write-ahead log would not match the copy.
 const CODEX_DISCARDED: &[&str] = &[
-    // Its directory of helper programs, the first in the `PATH` of a codex that runs.
+    // Helper programs, first in the `PATH` of a running codex.
     "tmp",
     ".tmp",
     // Sourced by the shell of every tool call.
@@ -57,10 +57,10 @@ const CODEX_DISCARDED: &[&str] = &[
     "*.sqlite-wal",
 ];
 
-/// Names in gemini's state that each run starts without.
+/// Entries of gemini's state that are hidden from a run.
 const GEMINI_DISCARDED: &[&str] = &[
-    // Git repositories, with a configuration that git obeys.
-    "history", // Has the search program that it downloads, besides the sessions.
+    // Git repositories, whose configuration git obeys.
+    "history", // Contains the downloaded search program besides the sessions.
     "tmp",
 ];
 
@@ -69,14 +69,14 @@ const GEMINI_DISCARDED: &[&str] = &[
 pub(crate) struct StateDirectory {
     kind: AgentKind,
     path: PathBuf,
-    /// The variable that leads the agent to it.
+    /// The variable that points to it.
     pub variable: &'static str,
-    /// The value of that variable: the directory, or for gemini the one above it.
+    /// The value of the variable: the directory, or for gemini its parent.
     pub variable_value: PathBuf,
 }
 
 impl StateDirectory {
-    /// Finds the state directory: a private one, the one that the caller's environment names, or the one in the home directory.
+    /// Returns the state directory: a private one, the configured one, or the one in the home directory.
     pub fn find(
         kind: AgentKind,
         private: Option<PathBuf>,
@@ -86,7 +86,7 @@ impl StateDirectory {
         let in_home = |name: &str| Some(given("HOME")?.join(name));
         let (variable, variable_value) = match kind {
             AgentKind::Claude => {
-                // Set even if it is the default, or claude would write `~/.claude.json`, which lies outside of it.
+                // Set even to the default, or claude would write `~/.claude.json`, which is outside of it.
                 let variable = "CLAUDE_CONFIG_DIR";
                 (variable, private.or_else(|| given(variable)).or_else(|| in_home(".claude"))?)
             }
@@ -107,7 +107,7 @@ impl StateDirectory {
         Some(Self { kind, path, variable, variable_value })
     }
 
-    /// Returns which paths of the directory a call keeps.
+    /// Returns the state of the agent with the persistent paths of a call.
     pub fn profile(&self, spec: &CallSpec, session: &ExpectedSession) -> Result<AgentState, LaunchError> {
         let (kept, discarded) = match self.kind {
             AgentKind::Claude => (keep_claude(spec, session)?, CLAUDE_DISCARDED),
@@ -133,10 +133,10 @@ fn owned(names: &[&str]) -> Vec<String> {
 }
 
 fn text(path: &Path) -> Result<&str, LaunchError> {
-    path.to_str().ok_or_else(|| LaunchError::NotUnicode { folder: path.to_owned() })
+    path.to_str().ok_or_else(|| LaunchError::NotUnicode { directory: path.to_owned() })
 }
 
-/// The transcripts of this directory's sessions, and of the one that is resumed, wherever that was; its task list; the login.
+/// Returns the transcripts of the directory's sessions and of a session resumed from elsewhere, the task list and the login.
 fn keep_claude(spec: &CallSpec, session: &ExpectedSession) -> Result<Vec<KeptPath>, LaunchError> {
     let mut kept: Vec<KeptPath> = files(&[".credentials.json"]).collect();
     let projects = PathBuf::from("projects");
@@ -158,9 +158,9 @@ fn keep_claude(spec: &CallSpec, session: &ExpectedSession) -> Result<Vec<KeptPat
     Ok(kept)
 }
 
-/// Returns the name of the directory in which claude keeps the sessions of a working directory. None for one that it shortens.
+/// Returns the name of claude's directory for the sessions of a working directory. `None` if claude shortens it.
 fn claude_project(cwd: &str) -> Option<String> {
-    // It replaces units of UTF-16.
+    // Claude replaces UTF-16 code units.
     let plain = |c: char| {
         let is_kept = c.is_ascii_alphanumeric();
         std::iter::repeat_n(if is_kept { c } else { '-' }, if is_kept { 1 } else { c.len_utf16() })
@@ -168,13 +168,13 @@ fn claude_project(cwd: &str) -> Option<String> {
     Some(cwd.chars().flat_map(plain).collect::<String>()).filter(|name| name.len() <= CLAUDE_MAX_PROJECT)
 }
 
-/// The sessions, the locks on them that other codex processes heed, and the logins.
+/// Returns the sessions, their locks, which other codex processes check, and the logins.
 fn keep_codex() -> Vec<KeptPath> {
     let directories = ["sessions", "thread-writer-locks"].map(|name| KeptPath::Directory(name.into()));
     directories.into_iter().chain(files(&["auth.json", ".credentials.json"])).collect()
 }
 
-/// The directory of this project's sessions, which gemini finds by the path in its marker, and the logins.
+/// Returns the directory of the project's sessions, which gemini finds by the path in its marker file, and the logins.
 fn keep_gemini(spec: &CallSpec) -> Result<Vec<KeptPath>, LaunchError> {
     let owner = text(&spec.cwd)?.to_owned();
     let base = spec.cwd.file_name().and_then(|name| name.to_str()).unwrap_or("project");
@@ -187,7 +187,7 @@ fn keep_gemini(spec: &CallSpec) -> Result<Vec<KeptPath>, LaunchError> {
         }
     }
     let name = match name.trim_end_matches('-') {
-        // The name of the directory with its search program.
+        // The directory of its search program.
         "" | "bin" => "project".to_owned(),
         name => name.to_owned(),
     };
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn project_names_are_those_of_claude() {
+    fn project_directory_names_match_claude() {
         let name = |cwd: &str| claude_project(cwd);
         assert_eq!(name("/var/tmp/my-2.1_x").as_deref(), Some("-var-tmp-my-2-1-x"));
         assert_eq!(name("/ö/𝄞").as_deref(), Some("-----"));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_shell_snapshots_are_never_kept() {
+    fn programs_and_shell_snapshots_do_not_persist() {
         for kind in [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini] {
             let inherited = BTreeMap::from([("HOME".to_owned(), "/home/ana".to_owned())]);
             let state = StateDirectory::find(kind, None, &inherited).unwrap();

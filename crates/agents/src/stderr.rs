@@ -1,20 +1,20 @@
-//! What of an agent's stderr is weighed in its outcome.
+//! The tail of an agent's stderr, an input of its outcome.
 
-/// How much of its end.
+/// The size of the tail.
 const KEPT: usize = 8 * 1024;
 
-/// The end of what an agent wrote to stderr, however much that was.
+/// The last bytes of an agent's stderr.
 #[derive(Debug, Default)]
 pub struct StderrTail(Vec<u8>);
 
 impl StderrTail {
-    /// It has written more.
+    /// Appends output.
     pub fn push(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(&bytes[bytes.len().saturating_sub(KEPT)..]);
         self.0.drain(..self.0.len().saturating_sub(KEPT));
     }
 
-    /// As text.
+    /// Returns the tail as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_end_is_kept_however_it_comes() {
+    fn stderr_tail_is_independent_of_chunking() {
         let mut tail = StderrTail::default();
         tail.push(&[b'a'; KEPT + 1]);
         tail.push(b"the end");

@@ -1,17 +1,17 @@
-//! Versions of the CLIs, and which of them this crate was proven against.
+//! Versions of the CLIs, and the tested range.
 
 use std::fmt;
 
 use model::AgentKind;
 use serde::{Deserialize, Serialize};
 
-/// A version in three numbers, written as `x.y.z`.
+/// A version `x.y.z`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Version(pub u32, pub u32, pub u32);
 
 impl Version {
-    /// The first `x.y.z` of a text, such as what `--version` prints (`codex-cli 0.166.0`).
+    /// Returns the first `x.y.z` in a text, such as the output of `--version` (`codex-cli 0.166.0`).
     pub fn find(text: &str) -> Option<Self> {
         text.split(|c: char| !(c.is_ascii_digit() || c == '.')).find_map(|word| {
             let mut numbers = word.split('.').map(|number| number.parse().ok());
@@ -40,7 +40,7 @@ impl TryFrom<String> for Version {
     }
 }
 
-/// The versions whose recorded streams are in this crate's tests.
+/// The versions with recorded streams in this crate's tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TestedRange {
     /// The oldest.
@@ -50,8 +50,8 @@ pub struct TestedRange {
 }
 
 impl TestedRange {
-    /// That of an agent; none for our own, which always fits.
-    pub fn of(kind: AgentKind) -> Option<Self> {
+    /// Returns the range of an agent. `None` for the rehearsal agent, which is always compatible.
+    pub fn for_agent(kind: AgentKind) -> Option<Self> {
         let (oldest, newest) = match kind {
             AgentKind::Claude => (Version(2, 1, 197), Version(2, 1, 325)),
             AgentKind::Codex => (Version(0, 166, 0), Version(0, 166, 0)),
@@ -61,8 +61,8 @@ impl TestedRange {
         Some(Self { oldest, newest })
     }
 
-    /// Where a version stands.
-    pub fn standing(self, version: Version) -> VersionSupport {
+    /// Compares a version with the range.
+    pub fn classify(self, version: Version) -> VersionSupport {
         if version < self.oldest {
             VersionSupport::Older
         } else if version > self.newest {
@@ -73,15 +73,15 @@ impl TestedRange {
     }
 }
 
-/// Where a version stands to those that were tested.
+/// A version compared with the tested range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VersionSupport {
-    /// Among them.
+    /// Tested.
     Tested,
-    /// Before them: it may lack flags.
+    /// Older: may lack flags.
     Older,
-    /// After them: most likely fine, new events are kept as `Unknown`.
+    /// Newer: probably compatible; unknown events are reported as `Unknown`.
     Newer,
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_found_in_what_each_cli_prints() {
+    fn version_is_parsed_from_each_cli() {
         for (text, version) in [
             ("2.1.325 (Claude Code)\n", Some(Version(2, 1, 325))),
             ("codex-cli 0.166.0\n", Some(Version(0, 166, 0))),
@@ -104,10 +104,10 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_compared_by_number_and_not_by_text() {
-        let range = TestedRange::of(AgentKind::Claude).unwrap();
-        assert_eq!(range.standing(Version(2, 1, 99)), VersionSupport::Older);
-        assert_eq!(range.standing(Version(2, 1, 200)), VersionSupport::Tested);
-        assert_eq!(range.standing(Version(2, 10, 0)), VersionSupport::Newer);
+    fn versions_compare_numerically() {
+        let range = TestedRange::for_agent(AgentKind::Claude).unwrap();
+        assert_eq!(range.classify(Version(2, 1, 99)), VersionSupport::Older);
+        assert_eq!(range.classify(Version(2, 1, 200)), VersionSupport::Tested);
+        assert_eq!(range.classify(Version(2, 10, 0)), VersionSupport::Newer);
     }
 }

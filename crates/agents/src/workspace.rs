@@ -1,8 +1,8 @@
-//! Files of a workspace and of the user that a launch needs to know.
+//! Reads the files of a workspace and of the user that a launch depends on.
 //!
-//! Owns which files those are and how much of them is read; [`crate::launch`] decides what the agent is given. Touches the
-//! disk. A workspace is not trusted: its files are opened beneath the repository (`RESOLVE_BENEATH`), so that a link cannot show
-//! the agent a file that its sandbox hides, and read up to a limit.
+//! Owns the list of files and their size limits; [`crate::launch`] decides how to use them. A workspace is untrusted: its files
+//! are opened beneath the repository (`RESOLVE_BENEATH`), so that a symbolic link cannot show the agent a file that its sandbox
+//! hides.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,33 +17,34 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::settings_programs::settings_programs;
+use crate::user_configuration::read_configuration;
 use crate::{FileReferences, GitSettings};
 
-/// How many bytes of instructions are passed on: as many as codex reads itself.
+/// The limit of passed instructions, the same as codex's own.
 const MAX_INSTRUCTIONS: u64 = 32 * 1024;
-/// How long the definition of an agent may be.
+/// The size limit of an agent definition.
 const MAX_DEFINITION: u64 = 64 * 1024;
-/// How long the user's `.claude.json` may be: it holds the history of every project.
+/// The size limit of the user's `.claude.json`, which contains the history of every project.
 const MAX_USER_FILE: u64 = 256 * 1024 * 1024;
 
-/// Findings in the workspace of a call, and in the user's configuration of the agent.
+/// The relevant contents of a workspace and of the user's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkspaceFiles {
-    /// The directories from the root of the repository down to the working directory; outside of a repository that one alone.
+    /// The directories from the repository's root to the working directory, or only the latter outside of a repository.
     pub directories: Vec<PathBuf>,
-    /// Whether the working directory holds settings that no flag of the agent switches off (gemini).
+    /// The working directory contains settings that no flag disables (gemini).
     pub has_settings: bool,
-    /// The directories with instructions that claude reads when it is pointed to them.
+    /// The directories with instructions that claude reads if they are added to the call.
     pub instruction_dirs: Vec<PathBuf>,
     /// Instructions that the agent does not read in an untrusted workspace: `AGENTS.md` (codex), `CLAUDE.local.md` (claude).
     pub instructions: String,
-    /// The named agent of the call, where the workspace defines it.
+    /// The named agent of the call, if the workspace defines it.
     pub agent: Option<AgentDefinition>,
-    /// The user's own MCP servers, as claude keeps them: those of every project and those of this one.
+    /// The user's MCP servers in claude's configuration, global and of this project.
     pub user_servers: Map<String, Value>,
-    /// Absolute paths of programs and scripts in the user's own MCP servers.
+    /// Absolute paths of programs and scripts of the user's MCP servers.
     pub user_programs: Vec<PathBuf>,
-    /// Files in the directories of the call that the user's settings of any agent name in a command.
+    /// Files in the workspaces that commands in the user's agent settings refer to.
     pub settings_programs: Vec<PathBuf>,
     /// The user's git settings.
     pub git: GitSettings,
@@ -51,26 +52,26 @@ pub struct WorkspaceFiles {
     pub references: FileReferences,
 }
 
-/// A named agent without hooks and servers: what `claude --agents` takes.
+/// A named agent without hooks and servers, in the format of `claude --agents`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentDefinition {
-    /// When to use it.
+    /// The purpose.
     pub description: String,
-    /// Its system prompt.
+    /// The system prompt.
     pub prompt: String,
-    /// The tools it has; none for all.
+    /// The tools. `None`: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// The tools it does not have.
+    /// The disabled tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disallowed_tools: Option<Vec<String>>,
-    /// Its model.
+    /// The model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
 }
 
-/// Reads the files of a call's workspace, and of the user in whose environment it is placed.
+/// Reads the files of a call's workspace, and of the user with this environment.
 pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) -> WorkspaceFiles {
     let directories = from_the_root_down(&spec.cwd);
     let workspaces: Vec<_> = [&spec.cwd].into_iter().chain(&spec.add_dirs).map(PathBuf::as_path).collect();
@@ -95,7 +96,7 @@ pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) 
             found.user_programs = codex_programs(inherited);
         }
         AgentKind::Gemini => {
-            // A link to nowhere counts: it may lead somewhere by the time the agent looks.
+            // A dangling link counts: its target may exist when the agent reads it.
             found.has_settings = spec.cwd.join(".gemini").symlink_metadata().is_ok();
             found.user_programs = gemini_programs(inherited);
             found.references = FileReferences::find(&spec.prompt, &workspaces);
@@ -106,13 +107,10 @@ pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) 
     WorkspaceFiles { directories, git, ..found }
 }
 
-/// How long a user's configuration with servers may be.
-const MAX_CONFIGURATION: u64 = 4 * 1024 * 1024;
-
-/// Endings of scripts that an MCP server's arguments name.
+/// File extensions of scripts in the arguments of MCP servers.
 const SCRIPTS: &[&str] = &["cjs", "js", "mjs", "py", "rb", "sh", "ts"];
 
-/// The programs of servers: their commands, and the scripts among their arguments.
+/// Returns the programs of servers: their commands, and the scripts in their arguments.
 fn server_programs<'a>(servers: impl Iterator<Item = &'a Value>) -> Vec<PathBuf> {
     let texts = servers.flat_map(|server| {
         let args = server["args"].as_array().into_iter().flatten();
@@ -128,14 +126,7 @@ fn is_program(path: &Path) -> bool {
     found.is_file() && (is_script || found.permissions().mode() & 0o111 != 0)
 }
 
-pub(crate) fn read_configuration(path: &Path) -> Option<String> {
-    let file = File::open(path).ok()?;
-    let mut text = String::new();
-    file.take(MAX_CONFIGURATION).read_to_string(&mut text).ok()?;
-    Some(text)
-}
-
-/// The programs of gemini's servers.
+/// Returns the programs of gemini's servers.
 fn gemini_programs(inherited: &BTreeMap<String, String>) -> Vec<PathBuf> {
     let base = inherited.get("GEMINI_CLI_HOME").or_else(|| inherited.get("HOME"));
     let settings = base.and_then(|base| read_configuration(&Path::new(base).join(".gemini/settings.json")));
@@ -143,7 +134,7 @@ fn gemini_programs(inherited: &BTreeMap<String, String>) -> Vec<PathBuf> {
     server_programs(settings["mcpServers"].as_object().into_iter().flat_map(Map::values))
 }
 
-/// The programs of codex's servers. Of its TOML only the quoted texts in tables of servers are read.
+/// Returns the programs of codex's servers. Reads only quoted strings in the TOML tables of servers.
 fn codex_programs(inherited: &BTreeMap<String, String>) -> Vec<PathBuf> {
     let own = inherited.get("CODEX_HOME").map(PathBuf::from);
     let own = own.or_else(|| Some(Path::new(inherited.get("HOME")?).join(".codex")));
@@ -170,7 +161,7 @@ fn from_the_root_down(cwd: &Path) -> Vec<PathBuf> {
     directories
 }
 
-/// The first of these files in each directory, each under its path.
+/// Returns the first existing file of `names` in each directory, with its path as a heading.
 fn instructions(directories: &[PathBuf], names: &[&str]) -> String {
     let Some(root) = directories.first() else { return String::new() };
     let mut text = String::new();
@@ -182,20 +173,20 @@ fn instructions(directories: &[PathBuf], names: &[&str]) -> String {
             .find_map(|path| Some((read_beneath(root, &path, left)?, path)));
         if let Some((content, path)) = first.filter(|(content, _)| !content.trim().is_empty()) {
             let (path, content) = (path.display(), content.trim());
-            // Writing to a text does not fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(text, "Contents of {path} (project instructions):\n\n{content}\n\n");
         }
     }
     text
 }
 
-/// The text of a regular file that lies beneath `root`, links followed, up to a limit. Control characters become spaces: the
-/// text goes into an argument.
+/// Reads a regular file beneath `root`, following links, up to a limit. Replaces control characters by spaces, because the text
+/// becomes an argument.
 fn read_beneath(root: &Path, path: &Path, limit: u64) -> Option<String> {
     let relative = path.strip_prefix(root).ok()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root: OwnedFd = openat2(CWD, root, flags, Mode::empty(), ResolveFlags::empty()).ok()?;
-    // Not to wait for the writer of a FIFO.
+    // Do not block on a FIFO without a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let file = File::from(openat2(root, relative, flags, Mode::empty(), beneath).ok()?);
@@ -216,7 +207,7 @@ fn nearest_definition(directories: &[PathBuf], name: &str) -> Option<AgentDefini
 }
 
 impl AgentDefinition {
-    /// Reads the Markdown of a definition. Of its front matter only these keys count: hooks and servers would run code.
+    /// Parses the Markdown of a definition. Ignores all other keys of the front matter: hooks and servers would run code.
     fn parse(text: &str) -> Self {
         let body = |rest: &str| rest.trim_start_matches('-').trim().to_owned();
         let Some((front, rest)) = text.strip_prefix("---\n").and_then(|text| text.split_once("\n---")) else {
@@ -258,7 +249,7 @@ fn unquoted(text: &str) -> &str {
     within('"').or_else(|| within('\'')).unwrap_or(text)
 }
 
-/// The part of `.claude.json` that names servers.
+/// The servers in `.claude.json`.
 #[derive(Deserialize, Default)]
 struct ClaudeFile {
     #[serde(rename = "mcpServers", default)]
@@ -273,7 +264,7 @@ struct ClaudeProject {
     servers: Map<String, Value>,
 }
 
-/// Reads the user's servers. Claude finds them in the home unless its configuration directory is named, which it is in a
+/// Reads the user's servers. Claude reads them from the home directory unless its configuration directory is set, as it is in a
 /// sandbox.
 fn user_servers(directories: &[PathBuf], inherited: &BTreeMap<String, String>) -> Map<String, Value> {
     let place = inherited.get("CLAUDE_CONFIG_DIR").or_else(|| inherited.get("HOME"));
@@ -299,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_come_from_the_repository_root_down() {
+    fn instructions_are_ordered_from_repository_root() {
         let place = tempfile::tempdir().unwrap();
         let (root, sub) = (place.path().join("repo"), place.path().join("repo/a/b"));
         fs::create_dir_all(&sub).unwrap();
@@ -320,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn linked_instructions_outside_the_repository_are_not_read() {
+    fn instructions_linked_from_outside_are_skipped() {
         let place = tempfile::tempdir().unwrap();
         let work = place.path().join("work");
         fs::create_dir(&work).unwrap();
@@ -334,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn long_instructions_are_cut() {
+    fn long_instructions_are_truncated() {
         let work = tempfile::tempdir().unwrap();
         fs::write(work.path().join("AGENTS.md"), "x".repeat(100_000)).unwrap();
         assert!(at(AgentKind::Codex, work.path()).instructions.len() < 40_000);
     }
 
     #[test]
-    fn definition_keeps_text_and_tools_and_drops_code() {
+    fn agent_definition_drops_hooks_and_servers() {
         let text = "---\nname: helper\ndescription: \"Helps: a lot\"\ntools: Read, Bash(git *)\nmodel: opus\n\
                     hooks:\n  Stop:\n    - command: evil\nmcpServers:\n  - evil\n---\n\nYou help.\n";
         let expected = AgentDefinition {
@@ -358,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn user_servers_include_those_of_the_project() {
+    fn project_servers_override_user_servers() {
         let home = tempfile::tempdir().unwrap();
         let file = r#"{"numStartups":1,"mcpServers":{"a":{"command":"x"},"b":{"command":"y"}},
             "projects":{"/w":{"mcpServers":{"b":{"command":"z"}}},"/other":{"mcpServers":{"c":{}}}}}"#;

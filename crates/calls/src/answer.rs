@@ -355,7 +355,7 @@ impl Answer {
             outcome.map(|outcome| run_notes(outcome, metadata.as_ref())).unwrap_or_default();
         about_the_run.extend(lost_runs(job.progress.requeues));
         about_the_run.extend(redacted_prompt(&job.order.call.prompt));
-        let asked = job.order.call.asked_preset();
+        let asked = job.order.call.requested_preset();
         about_the_run
             .extend(answer.sandbox.as_ref().and_then(|sandbox| ceiling_note(asked, &sandbox.policy)));
         let left_out_bytes = outcome.map_or(0, |outcome| outcome.text_cut);

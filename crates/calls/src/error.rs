@@ -140,8 +140,8 @@ impl CallError {
         match self {
             Self::NotReady(error) => error.hint().to_owned(),
             Self::Launch(error) => error.hint(),
-            Self::Cwd { .. } => "create the folder, or give one that exists and may be entered".to_owned(),
-            Self::CwdIsNoFolder { .. } => "give the folder and not a file in it".to_owned(),
+            Self::Cwd { .. } => "create the directory, or pass one that exists and may be entered".to_owned(),
+            Self::CwdIsNoFolder { .. } => "pass a directory, not a file".to_owned(),
             Self::CwdIsRelative { .. } => {
                 "give an absolute path, one that begins with `~/`, or an alias of the configuration"
                     .to_owned()
@@ -203,7 +203,7 @@ impl CallError {
             Self::NoSuchJob { .. } | Self::AlreadyEnded { .. } => Some("job_id"),
             Self::Launch(LaunchError::EmptyPrompt | LaunchError::PromptTooLong { .. }) => Some("prompt"),
             Self::Launch(LaunchError::Model(_)) => Some("model"),
-            Self::Launch(LaunchError::SessionIsNoUuid { .. }) => Some("resume_session_id"),
+            Self::Launch(LaunchError::SessionNotUuid { .. }) => Some("resume_session_id"),
             _ => None,
         }
     }

@@ -1,42 +1,43 @@
-//! The state directory of a confined agent: which of its paths outlive the run.
+//! The state directory of a sandboxed agent, and its persistent paths.
 //!
-//! An agent obeys most of its own state: settings, instructions, shell snapshots, programs that it installs there. So the list says
-//! the kept paths, and everything else is read-only or a private copy that is discarded with the run. `sandbox` builds that view.
+//! An agent executes or obeys most of its own state: settings, instructions, shell snapshots, installed programs. So this is an
+//! allowlist of persistent paths; everything else is read-only, or a private copy that is discarded with the run. `sandbox`
+//! builds the view.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The state directory of a confined agent.
+/// The state directory of a sandboxed agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentState {
-    /// The directory, at the place where the agent expects it. Created when it is missing.
+    /// The directory. Created if missing.
     pub directory: PathBuf,
-    /// The variable that leads the agent to the directory, or to the directory above it.
+    /// The variable that points to the directory or to its parent.
     pub variable: Option<String>,
-    /// The paths that the agent writes and that outlive the run.
+    /// The persistent paths.
     pub kept: Vec<KeptPath>,
-    /// Names in the directory that the agent starts without; `*` at one end stands for anything.
+    /// Entries that are hidden from the agent. A `*` at the start or the end is a wildcard.
     pub discarded: Vec<String>,
 }
 
-/// A path below a state directory that an agent writes and that outlives the run. All paths are relative.
+/// A persistent path below a state directory. All paths are relative.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptPath {
-    /// A directory, created when it is missing.
+    /// A directory, created if missing.
     Directory(PathBuf),
     /// A file, if it exists: a login, which the agent refreshes in place.
     File(PathBuf),
-    /// The directory of one project, created when it is missing.
+    /// The directory of a project, created if missing.
     Project {
         /// The directory.
         path: PathBuf,
-        /// Directories in it that stay as they are, since later sessions obey them. Created when they are missing.
+        /// Subdirectories that stay read-only, because later sessions obey them. Created if missing.
         read_only: Vec<String>,
     },
-    /// Every directory below `parent` that contains `entry`: the project of a session that started elsewhere.
+    /// Every directory below `parent` that contains `entry`: the project of a session that started in another directory.
     Containing {
         /// The directory of all projects.
         parent: PathBuf,
@@ -45,15 +46,15 @@ pub enum KeptPath {
         /// As in [`KeptPath::Project`].
         read_only: Vec<String>,
     },
-    /// The directory below `parent` that names its owner in a file. Created under the first free name when there is none.
+    /// The directory below `parent` with a marker file that names its owner. Created under the first free name if there is none.
     Owned {
         /// The directory of all projects.
         parent: PathBuf,
-        /// The file in each project's directory that names the owner.
+        /// The marker file in each project directory.
         marker: String,
-        /// The text of that file.
+        /// The contents of the marker file.
         owner: String,
-        /// The name to create it by, followed by a number where that is taken.
+        /// The name of a new directory, with a number appended if it exists.
         name: String,
         /// As in [`KeptPath::Project`].
         read_only: Vec<String>,
@@ -61,7 +62,7 @@ pub enum KeptPath {
 }
 
 impl AgentState {
-    /// Returns whether the agent starts without an entry of this name.
+    /// Returns whether an entry is hidden from the agent.
     pub fn is_discarded(&self, name: &str) -> bool {
         self.discarded.iter().any(|pattern| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
             (Some(end), _) => name.ends_with(end),
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn discarded_names_match_whole_or_by_one_end() {
+    fn discarded_names_match_exactly_or_by_wildcard() {
         let discarded = ["tmp", "*.sqlite", "logs_*"].map(str::to_owned).to_vec();
         let state = AgentState { directory: "/s".into(), variable: None, kept: Vec::new(), discarded };
         assert!(["tmp", "state_5.sqlite", "logs_2.sqlite-wal"].iter().all(|name| state.is_discarded(name)));

@@ -1,40 +1,40 @@
-//! Texts and values as they stand in an agent's stream, decoded only when somebody looks.
+//! Strings and JSON values of an agent's stream, decoded on demand.
 //!
-//! Owns the lazy forms that let an event borrow from the line it was read from. Refuses to judge: bytes that are not
-//! UTF-8 and escapes that are not JSON are repaired for display, never an error.
+//! The lazy forms let an event borrow from the line that it was parsed from. Decoding never fails: invalid UTF-8 and invalid
+//! escapes are replaced for display.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A text of an agent's stream: either plain, or the inside of a JSON string that is decoded when asked for.
+/// A string of an agent's stream: plain bytes, or the undecoded contents of a JSON string.
 ///
-/// Two texts are equal when their decoded forms are. It is written (serde) and displayed decoded.
+/// Equality compares the decoded forms. Serializes and displays as the decoded string.
 #[derive(Clone)]
 pub struct AgentText<'a>(Form<'a>);
 
 #[derive(Clone)]
 enum Form<'a> {
-    /// Nothing to decode, but perhaps to repair.
+    /// No escapes; may still contain invalid UTF-8.
     Plain(Cow<'a, [u8]>),
-    /// Between the quotes of a JSON string.
+    /// The contents of a JSON string, without its quotes.
     Escaped(Cow<'a, [u8]>),
 }
 
 impl<'a> AgentText<'a> {
-    /// The inside of a JSON string, without its quotes.
+    /// Borrows the contents of a JSON string, without its quotes.
     pub fn from_json_string(inside: &'a [u8], has_escapes: bool) -> Self {
         let inside = Cow::Borrowed(inside);
         Self(if has_escapes { Form::Escaped(inside) } else { Form::Plain(inside) })
     }
 
-    /// Bytes that stand for themselves.
+    /// Borrows bytes without escapes.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
         Self(Form::Plain(Cow::Borrowed(bytes)))
     }
 
-    /// The text, decoded and with everything that is not UTF-8 replaced by `U+FFFD`. Borrows when it can.
+    /// Returns the decoded text, with `U+FFFD` in place of invalid UTF-8. Borrows if it can.
     pub fn decode(&self) -> Cow<'_, str> {
         match &self.0 {
             Form::Plain(bytes) => String::from_utf8_lossy(bytes),
@@ -42,9 +42,9 @@ impl<'a> AgentText<'a> {
         }
     }
 
-    /// The first `max_chars` characters, decoding no more than those.
+    /// Returns the first `max_chars` characters and decodes no more than those.
     pub fn preview(&self, max_chars: usize) -> String {
-        // No character has more than four bytes, so this much holds as many whole ones.
+        // A character has at most four bytes.
         let enough = max_chars.saturating_mul(4);
         let mut text = match &self.0 {
             Form::Plain(bytes) => String::from_utf8_lossy(&bytes[..bytes.len().min(enough)]).into_owned(),
@@ -56,7 +56,7 @@ impl<'a> AgentText<'a> {
         text
     }
 
-    /// The bytes as they stand in the stream, and whether they are the inside of a JSON string with escapes in it.
+    /// Returns the raw bytes of the stream, and whether they contain JSON escapes.
     pub fn raw(&self) -> (&[u8], bool) {
         match &self.0 {
             Form::Plain(bytes) => (bytes, false),
@@ -64,17 +64,17 @@ impl<'a> AgentText<'a> {
         }
     }
 
-    /// How many bytes it has in the stream; decoded it has at most as many, but for repairs.
+    /// Returns the length in the stream. The decoded text is at most as long, except for replacement characters.
     pub fn raw_len(&self) -> usize {
         self.raw().0.len()
     }
 
-    /// Whether there is no character in it.
+    /// Returns whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.raw_len() == 0
     }
 
-    /// The same text, on its own.
+    /// Returns a copy that does not borrow from the line.
     pub fn into_owned(self) -> AgentText<'static> {
         AgentText(match self.0 {
             Form::Plain(bytes) => Form::Plain(Cow::Owned(bytes.into_owned())),
@@ -139,22 +139,22 @@ impl<'de> Deserialize<'de> for AgentText<'_> {
     }
 }
 
-/// A JSON value kept as the text it stood as. Written (serde) as a string that holds JSON.
+/// A JSON value in its source form. Serializes as a string that contains JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawJson<'a>(AgentText<'a>);
 
 impl<'a> RawJson<'a> {
-    /// The value as it stands in the stream.
+    /// Borrows a value from the stream.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
         Self(AgentText::from_bytes(bytes))
     }
 
-    /// The JSON text.
+    /// Returns the JSON source.
     pub fn text(&self) -> Cow<'_, str> {
         self.0.decode()
     }
 
-    /// The same value, on its own.
+    /// Returns a copy that does not borrow from the line.
     pub fn into_owned(self) -> RawJson<'static> {
         RawJson(self.0.into_owned())
     }
@@ -184,12 +184,12 @@ impl<'de> Deserialize<'de> for RawJson<'_> {
     }
 }
 
-/// The text of bytes that most often need no repair.
+/// Converts bytes that are almost always valid UTF-8.
 fn repaired(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|bad| String::from_utf8_lossy(bad.as_bytes()).into_owned())
 }
 
-/// Decodes the inside of a JSON string, until there are `enough` bytes.
+/// Decodes the contents of a JSON string, up to `enough` bytes.
 fn unescape(bytes: &[u8], enough: usize) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(bytes.len().min(enough));
     let mut rest = bytes;
@@ -207,7 +207,7 @@ fn unescape(bytes: &[u8], enough: usize) -> Vec<u8> {
     decoded
 }
 
-/// Where the next backslash is. Eight bytes at a time: tool results are long.
+/// Returns the position of the next backslash. Scans eight bytes at a time: tool results are long.
 fn backslash(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
     const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
@@ -220,7 +220,7 @@ fn backslash(bytes: &[u8]) -> Option<usize> {
     bytes[from..].iter().position(|&byte| byte == b'\\').map(|at| from + at)
 }
 
-/// The character of an escape, and how many bytes after the backslash it took.
+/// Decodes an escape. Returns the character and the number of bytes read after the backslash.
 fn escape(after: &[u8]) -> (char, usize) {
     let Some(&first) = after.first() else { return (char::REPLACEMENT_CHARACTER, 0) };
     match first {
@@ -231,7 +231,7 @@ fn escape(after: &[u8]) -> (char, usize) {
         b'f' => ('\u{c}', 1),
         b'"' | b'\\' | b'/' => (first.into(), 1),
         b'u' => unicode_escape(after),
-        // Not JSON. Only the backslash is replaced, so that no part of a longer character is lost.
+        // Invalid JSON. Replace only the backslash, so that a multi-byte character after it survives.
         _ => (char::REPLACEMENT_CHARACTER, 0),
     }
 }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_decode_as_serde_json_decodes_them() {
+    fn escapes_decode_like_serde_json() {
         for inside in [
             "",
             "plain",
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_repaired_and_loses_nothing_else() {
+    fn invalid_escapes_are_replaced_without_further_loss() {
         assert_eq!(decoded(r"a\qb"), "a\u{fffd}qb");
         assert_eq!(decoded("tail\\"), "tail\u{fffd}");
         assert_eq!(decoded(r"\ud83dx"), "\u{fffd}x");
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_counts_characters_and_not_bytes() {
+    fn preview_counts_characters_not_bytes() {
         let text = AgentText::from_json_string("中中\\n中中".as_bytes(), true);
         assert_eq!(text.preview(3), "中中\n");
         assert_eq!(text.preview(99), text.decode());
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_written_decoded_and_read_back_equal() {
+    fn agent_text_round_trips_decoded() {
         let text = AgentText::from_json_string(br"a\nb", true);
         let json = serde_json::to_string(&text).unwrap();
         assert_eq!(json, r#""a\nb""#);

@@ -1,14 +1,14 @@
-//! The caches that a confined agent's package managers get instead of the user's, which cannot be written.
+//! Private package-manager caches of a sandboxed agent, which cannot write to the user's.
 //!
-//! Owns which variables lead them there. Creating, leasing and sweeping the directories is `sandbox`.
+//! Owns the environment variables that point to them. `sandbox` creates, leases and sweeps the directories.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Variables that name a cache, and the directory that each gets. Package managers that heed `XDG_CACHE_HOME` (corepack, deno,
-/// node-gyp, poetry) need no variable of their own.
+/// Cache variables and the directory of each. Package managers that read `XDG_CACHE_HOME` (corepack, deno, node-gyp, poetry) need
+/// no entry.
 const VARIABLES: &[(&str, &str)] = &[
     ("BUN_INSTALL_CACHE_DIR", "bun"),
     ("CARGO_HOME", "cargo"),
@@ -22,23 +22,24 @@ const VARIABLES: &[(&str, &str)] = &[
     ("npm_config_cache", "npm"),
 ];
 
-/// Where cargo keeps its configuration below its home: registries and mirrors. Credentials belong elsewhere, but may be in it.
+/// The configuration file in `CARGO_HOME`: registries and mirrors. Credentials belong in another file, but users put them here,
+/// too.
 const CARGO_CONFIG: &str = "config.toml";
 
 /// Private caches for the package managers of a confined agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Caches {
-    /// Where they are, shared with other runs of the same policy; none for caches that go with the run.
+    /// The directory of the caches, shared with other runs of the same policy. `None`: the caches are deleted with the run.
     pub directory: Option<PathBuf>,
-    /// Variables of the agent, each with the directory of a cache.
+    /// Environment variables of the agent, each with its cache directory.
     pub variables: BTreeMap<String, String>,
-    /// A configuration of the user that cargo finds in `CARGO_HOME` alone, and of which the cache gets a copy without its secrets.
+    /// The user's cargo configuration. Cargo reads it only from `CARGO_HOME`, so the cache gets a copy without secrets.
     pub cargo_config: Option<PathBuf>,
 }
 
 impl Caches {
-    /// Returns the caches in a directory. A variable that the caller passes on by name (`is_passed_on`) keeps its value.
+    /// Returns the caches in a directory. A variable that the operator passes through (`is_passed_on`) keeps its value.
     pub fn new(
         directory: Option<PathBuf>,
         cargo_home: Option<&Path>,
@@ -51,7 +52,7 @@ impl Caches {
         Self { directory, variables, cargo_config: cargo_config.map(|home| home.join(CARGO_CONFIG)) }
     }
 
-    /// Where the copy of cargo's configuration is: the cache, and the file in it.
+    /// Returns the location of the copy of cargo's configuration: cache and file name.
     pub fn cargo_config_copy() -> (&'static str, &'static str) {
         ("cargo", CARGO_CONFIG)
     }
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variable_that_is_passed_on_keeps_its_value() {
+    fn passed_variable_keeps_its_value() {
         let cargo = Path::new("/home/ana/.cargo");
         let all = Caches::new(None, Some(cargo), |_| false);
         assert_eq!(all.variables["CARGO_HOME"], "cargo");

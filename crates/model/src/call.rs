@@ -1,6 +1,6 @@
-//! What a caller asks of an agent.
+//! A call: the request of a caller to an agent.
 //!
-//! Owns the request in the caller's words. Refuses vendors' flags: how each agent is told is `agents::launch`.
+//! Independent of vendors; `agents::launch` translates it to the flags of each CLI.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,19 +18,19 @@ use crate::{CallPolicy, Limits, Preset, SessionChoice};
 pub enum AgentKind {
     /// Anthropic's Claude Code.
     Claude,
-    /// Codex, of `OpenAI`.
+    /// `OpenAI`'s Codex.
     Codex,
     /// Google's Gemini CLI.
     Gemini,
-    /// Our own scripted agent, for trying out and for tests.
+    /// Switchboard's scripted agent, for tests and demonstrations.
     Rehearsal,
 }
 
 impl AgentKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Claude, Self::Codex, Self::Gemini, Self::Rehearsal];
 
-    /// Its name, which is also the name of its executable.
+    /// Returns the name, which is also the name of the executable.
     pub fn name(self) -> &'static str {
         match self {
             Self::Claude => "claude",
@@ -58,7 +58,7 @@ impl FromStr for AgentKind {
     }
 }
 
-/// A name that is not one.
+/// An invalid name of an agent, policy, host or MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is not the name of {}", given.escape_debug(), article(what))]
 pub struct BadName {
@@ -77,90 +77,90 @@ impl BadName {
         Self { what, given: given.chars().take(100).collect(), hint }
     }
 
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> &'static str {
         self.hint
     }
 }
 
-/// One call, as the caller asks for it.
+/// A call as the caller requests it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallSpec {
-    /// Who is called.
+    /// The agent to call.
     pub agent: AgentKind,
-    /// What is asked. Reaches the model as it is, whatever it begins with.
+    /// The prompt. Reaches the model unchanged, even if it starts with a dash or a slash.
     pub prompt: String,
-    /// The folder the agent works in, as an absolute path.
+    /// The working directory, as an absolute path.
     pub cwd: PathBuf,
-    /// An alias or the name of a model, as the vendor or the operator knows it; none, or an empty text, leaves the choice to
-    /// the agent.
+    /// A model name or an alias of the vendor or the operator. `None` or an empty string: the agent's default.
     #[serde(default)]
     pub model: Option<String>,
-    /// Which conversation it belongs to.
+    /// The session to start, resume or fork.
     #[serde(default)]
     pub session: SessionChoice,
-    /// Whether the agent may change anything.
+    /// Read-only or not.
     #[serde(default)]
     pub mode: Mode,
-    /// Which tools it has.
+    /// The tools that need no permission.
     #[serde(default)]
     pub tools: ToolChoice,
-    /// Which of the agent's built-in tools exist at all, by plain name; none for all of them.
+    /// The built-in tools that the agent has at all, by plain name. `None`: all.
     #[serde(default)]
     pub available_tools: Option<Vec<String>>,
-    /// How it decides about tools that need a permission; none for what [`CallSpec::tools`] implies.
+    /// The handling of tools that need a permission. `None`: implied by [`CallSpec::tools`].
     #[serde(default)]
     pub permission_mode: Option<PermissionMode>,
-    /// Takes the place of the agent's own system prompt.
+    /// Replaces the agent's system prompt.
     #[serde(default)]
     pub system_prompt: Option<String>,
-    /// Stands after the agent's own system prompt.
+    /// Appended to the agent's system prompt.
     #[serde(default)]
     pub append_system_prompt: Option<String>,
-    /// Further folders it may work in, as absolute paths.
+    /// Additional workspaces, as absolute paths.
     #[serde(default)]
     pub add_dirs: Vec<PathBuf>,
-    /// A named agent of the vendor (`claude --agent`), which brings its own prompt and tools.
+    /// A named agent of the vendor (`claude --agent`) with its own prompt and tools.
     #[serde(default)]
     pub agent_name: Option<AgentName>,
     /// MCP servers for this call.
     #[serde(default)]
     pub mcp_servers: Vec<McpServer>,
-    /// Which of the vendor's settings files count.
+    /// The settings files that the agent loads.
     #[serde(default)]
     pub settings: SettingsChoice,
-    /// A JSON Schema, as text, that the answer must fit.
+    /// A JSON Schema for the answer, as text.
     #[serde(default)]
     pub output_schema: Option<String>,
-    /// Whether texts are wanted piece by piece while they are written.
+    /// Requires streaming of partial texts. Rejected if the agent does not support it.
     #[serde(default)]
     pub partial_messages: bool,
-    /// Whether somebody watches: the same as a wish. Who cannot send pieces sends wholes, and nothing is refused.
+    /// Requests streaming of partial texts where the agent supports it, because a client follows the output. Never a reason to
+    /// reject the call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub watched: bool,
-    /// How long one tool may take: a call of an MCP tool, or a shell command. Refused for agents that cannot be held to it.
+    /// The timeout of one tool: an MCP tool or a shell command. Rejected for agents that have no such timeout.
     #[serde(default, rename = "tool_timeout_ms", with = "crate::event::opt_millis")]
     pub tool_timeout: Option<Duration>,
-    /// How many turns the model may take.
+    /// The turn limit of the model.
     #[serde(default)]
     pub max_turns: Option<u32>,
-    /// How much it may cost.
+    /// The cost limit.
     #[serde(default)]
     pub max_budget_usd: Option<f64>,
-    /// What the process may spend.
+    /// The limits of the process.
     #[serde(default)]
     pub limits: Limits,
-    /// What it may touch. Always written: a program of another version may have another default, and must not run the agent with more.
+    /// The sandbox policy. Always serialized: another version may have a wider default.
     #[serde(default)]
     pub policy: CallPolicy,
 }
 
 impl CallSpec {
-    /// Returns the same call with a trusted workspace: a confined agent loads its hooks, MCP servers and settings too. An agent
-    /// in mode `observe` never does.
+    /// Returns the call with a trusted workspace: a sandboxed agent also loads the hooks, MCP servers and settings of the
+    /// workspace. An agent in mode `observe` never does.
     #[must_use]
-    pub fn trusting_its_workspace(self) -> Self {
+    pub fn with_trusted_workspace(self) -> Self {
         if self.policy.is_off() || self.mode == Mode::Observe {
             return self;
         }
@@ -168,21 +168,20 @@ impl CallSpec {
         Self { settings: SettingsChoice::Only(all), ..self }
     }
 
-    /// Returns the preset that the call asks for. Mode `observe` narrows a sandbox, and makes none.
-    pub fn asked_preset(&self) -> Preset {
+    /// Returns the requested preset. Mode `observe` narrows a sandbox but does not create one.
+    pub fn requested_preset(&self) -> Preset {
         match (self.mode, self.policy.preset) {
             (Mode::Observe, preset) if preset != Preset::Off => preset.within(Preset::Observe),
             (_, preset) => preset,
         }
     }
 
-    /// Returns whether a confined agent writes to the directories of the call.
+    /// Returns whether a sandboxed agent writes to the workspaces.
     pub fn writes_confined(&self) -> bool {
         self.mode == Mode::Execute && self.policy.preset.contradicts_observe()
     }
 
-    /// A call with nothing but a prompt and a directory: a new session, the agent's own model, all tools, the default policy
-    /// and limits.
+    /// Returns a call with defaults: a new session, the agent's default model, all tools, the default policy and limits.
     pub fn new(agent: AgentKind, prompt: impl Into<String>, cwd: impl Into<PathBuf>) -> Self {
         Self {
             agent,
@@ -212,73 +211,74 @@ impl CallSpec {
     }
 }
 
-/// Whether an agent may change anything.
+/// Read-only or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// It may do what its tools allow.
+    /// The agent may use all its tools.
     #[default]
     Execute,
-    /// It can only look: enforced by the agent's own means, not asked for in the prompt.
+    /// Read-only, enforced by flags of the agent rather than by the prompt.
     Observe,
 }
 
-/// Which tools an agent has.
+/// The tools that an agent may use without a permission prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolChoice {
-    /// All, without asking.
+    /// All tools.
     #[default]
     Full,
-    /// None at all, but for those of [`CallSpec::mcp_servers`].
+    /// None, except for the tools of [`CallSpec::mcp_servers`].
     None,
-    /// These without asking, and all tools of every server in [`CallSpec::mcp_servers`] of which none is named here
-    /// (`mcp__<server>__<tool>`); everything else that needs a permission is denied.
+    /// The listed tools, and all tools of each server in [`CallSpec::mcp_servers`] without a listed tool
+    /// (`mcp__<server>__<tool>`). Any other tool that needs a permission is denied.
     Only(Vec<String>),
 }
 
-/// How an agent decides about a tool that needs a permission, when nobody can be asked.
+/// The handling of tools that need a permission. A call has no user to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PermissionMode {
-    /// The agent's own default: deny.
+    /// The agent's default: deny.
     Default,
-    /// Edits of files in its folders are allowed.
+    /// Allow edits of files in the workspaces.
     AcceptEdits,
-    /// Everything is allowed, and the agent's own sandbox is off.
+    /// Allow everything, and turn off the agent's own sandbox.
     Bypass,
-    /// It may only plan.
+    /// Plan only.
     Plan,
-    /// What is not allowed by name is denied.
+    /// Deny every tool that is not allowed by name.
     DontAsk,
 }
 
-/// Which of the vendor's settings files an agent reads.
+/// The vendor's settings files that an agent loads.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingsChoice {
-    /// Those of the user; and with policy `off` whatever the agent reads by itself, those of the workspace included.
+    /// The user's settings. With policy `off` also everything that the agent loads by default, settings of the workspace
+    /// included.
     #[default]
     AgentDefault,
-    /// These only. Hooks, MCP servers and variables of the workspace need [`SettingSource::Project`]. The workspace's
-    /// instructions (`CLAUDE.md`, `AGENTS.md`, `GEMINI.md`) are text and come with any source.
+    /// Only these. Hooks, MCP servers and variables of the workspace need [`SettingSource::Project`]. Instructions of the
+    /// workspace (`CLAUDE.md`, `AGENTS.md`, `GEMINI.md`) are text and are loaded with any source.
     Only(Vec<SettingSource>),
 }
 
-/// A place of settings.
+/// A source of settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingSource {
-    /// The user's.
+    /// The user's settings.
     User,
-    /// The workspace's, shared.
+    /// The shared settings of the workspace.
     Project,
-    /// The workspace's, private.
+    /// The private settings of the workspace.
     Local,
 }
 
 impl SettingSource {
-    /// Its name, as `claude --setting-sources` spells it.
+    /// Returns the name that `claude --setting-sources` accepts.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -288,13 +288,13 @@ impl SettingSource {
     }
 }
 
-/// The name of a vendor's named agent: letters, digits, `_` and `-`, at most 64, never a path or a flag.
+/// The name of a vendor's named agent: at most 64 letters, digits, `_` and `-`. Never a path or a flag.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AgentName(String);
 
 impl AgentName {
-    /// The name as text.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -329,24 +329,24 @@ impl From<AgentName> for String {
     }
 }
 
-/// An MCP server that the agent starts for a call.
+/// An MCP server that the agent spawns for a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct McpServer {
-    /// Its name, which is part of the names of its tools: letters, digits, `_` and `-`.
+    /// The name, a part of the names of its tools: letters, digits, `_` and `-`.
     pub name: String,
-    /// Its executable.
+    /// The executable.
     pub command: String,
-    /// Its arguments.
+    /// The arguments.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Its variables, which may be secrets.
+    /// The environment variables, possibly secret.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
 }
 
 impl McpServer {
-    /// Says whether the name can be part of a tool's name without being misread.
+    /// Checks that the name is unambiguous as a part of a tool's name.
     pub fn check_name(&self) -> Result<(), BadName> {
         let hint = "use 1 to 64 letters, digits, `_` and `-`, without `__`";
         // `mcp__a__b__c` must name one server and one tool.
@@ -369,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_reads_back_from_its_name_in_any_case() {
+    fn agent_kind_parses_in_any_case() {
         for kind in AgentKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
             assert_eq!(kind.name().to_uppercase().parse(), Ok(kind));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_name_is_never_a_path_or_a_flag() {
+    fn agent_name_rejects_paths_and_flags() {
         for bad in ["", "a/b", "a\\b", "..", "a..b", "-x", "é", "a b", &"a".repeat(65)] {
             assert!(bad.parse::<AgentName>().is_err(), "{bad:?}");
         }
@@ -388,14 +388,14 @@ mod tests {
     }
 
     #[test]
-    fn policy_is_always_written() {
+    fn policy_is_always_serialized() {
         let spec = CallSpec::new(AgentKind::Claude, "hi", "/w");
         let json = serde_json::to_value(&spec).unwrap();
         assert_eq!(json["policy"]["preset"], "workspace", "{json}");
     }
 
     #[test]
-    fn a_call_with_only_its_three_fields_is_a_whole_call() {
+    fn omitted_call_fields_get_defaults() {
         let json = r#"{"agent":"claude","prompt":"hi","cwd":"/w"}"#;
         let spec: CallSpec = serde_json::from_str(json).unwrap();
         assert_eq!(spec, CallSpec::new(AgentKind::Claude, "hi", "/w"));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_option_is_refused_instead_of_ignored() {
+    fn unknown_call_field_is_rejected() {
         let json = r#"{"agent":"claude","prompt":"hi","cwd":"/w","toolz":"none"}"#;
         assert!(serde_json::from_str::<CallSpec>(json).unwrap_err().to_string().contains("toolz"));
     }

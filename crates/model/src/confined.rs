@@ -1,6 +1,6 @@
-//! What really confined a run: the policy as it was enforced, and which of its safeguards held.
+//! The sandbox report of a run: the effective policy and the enforcement of each safeguard.
 //!
-//! Written by the supervisor from what the kernel said, never from what was asked for.
+//! Written by the supervisor from the kernel's answers, not from the request.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,73 +9,73 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Confinement, exact_path};
 
-/// How a run was confined.
+/// The sandbox of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxReport {
-    /// Not at all: the agent had all the rights of the user.
+    /// No sandbox: the agent had all permissions of the user.
     Off,
-    /// By this.
+    /// A sandbox.
     Confined(Box<Confined>),
 }
 
-/// What confined a run.
+/// The sandbox of a run, as enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confined {
-    /// The policy as it was enforced.
+    /// The effective policy.
     pub policy: Confinement,
-    /// Each safeguard, and whether it held.
+    /// The safeguards and their enforcement.
     pub safeguards: Vec<Safeguard>,
-    /// What a probe in the same sandbox came to.
+    /// The result of the self-test in the same sandbox.
     #[serde(default)]
     pub proof: Option<Proof>,
-    /// Whom it asked for in vain, in a network of named hosts.
+    /// Hosts that the proxy rejected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_hosts: Vec<String>,
-    /// The protected paths that were created during the run, and where each is now.
+    /// Protected paths that were created during the run, with their new locations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantined: Vec<Quarantined>,
-    /// Why the repository around the workspace was read-only; none when it was writable or there is none.
+    /// The reason why the git repository was read-only. `None` if it was writable or there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_read_only: Option<String>,
-    /// The paths of the home directory that the agent could read; the rest of it was absent.
+    /// The paths of the home directory that the agent could read; the rest was hidden.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "exact_path")]
     pub exposed: Vec<PathBuf>,
-    /// How many commits were made without the hooks of their repository.
+    /// The number of commits made without the hooks of their repository.
     #[serde(default)]
     pub commits_without_hooks: u32,
-    /// How many commits were made without a signature, though the user's configuration asks for one.
+    /// The number of commits made without the signature that the user's configuration requires.
     #[serde(default)]
     pub unsigned_commits: u32,
 }
 
-/// A path that could run commands later, moved away after it was created.
+/// A new path that could run commands later, moved to quarantine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quarantined {
-    /// Where it was created.
+    /// The original path.
     #[serde(with = "exact_path")]
     pub path: PathBuf,
-    /// Where it is now; none when it could not be moved.
+    /// The new location. `None` if the path could not be moved.
     #[serde(default, with = "exact_path")]
     pub moved_to: Option<PathBuf>,
-    /// Whether it is a directory that could not be examined: paths that were created in it are not known.
+    /// The path is a directory that could not be scanned: new paths in it are unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unexamined: bool,
 }
 
 impl Confined {
-    /// The safeguards that did not hold in full.
+    /// Returns the safeguards that are not fully enforced.
     pub fn gaps(&self) -> impl Iterator<Item = &Safeguard> {
         self.safeguards.iter().filter(|safeguard| safeguard.enforcement != Enforcement::Full)
     }
 }
 
-/// One thing that confines.
+/// A safeguard of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Safeguard {
-    /// Which one.
+    /// The name.
     pub name: SafeguardName,
-    /// Whether the machine enforces it.
+    /// The enforcement on this machine.
     #[serde(rename = "hold")]
     pub enforcement: Enforcement,
     /// The mechanism, or the reason why there is none.
@@ -101,31 +101,31 @@ pub enum Enforcement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SafeguardName {
-    /// Nothing is written outside of the roots.
+    /// No writes outside of the roots.
     Writes,
-    /// What is hidden cannot be read.
+    /// Hidden paths cannot be read.
     HiddenPaths,
-    /// Existing protected paths cannot be changed; new ones are moved to quarantine.
+    /// Existing protected paths are read-only; new ones are moved to quarantine.
     ProtectedPaths,
-    /// No process outside can be seen or signalled.
+    /// Processes outside of the sandbox cannot be seen or signaled.
     Processes,
-    /// No process of the run outlives it, whoever is killed.
+    /// No process survives the run, even if the supervisor is killed.
     Lifetime,
-    /// Nobody is reached over the network but who may be.
+    /// Only allowed hosts can be reached.
     Network,
-    /// No socket of the machine is reached through the file system or by an abstract name.
+    /// No Unix socket outside of the sandbox can be reached, by path or abstract name.
     UnixSockets,
-    /// Dangerous system calls are refused.
+    /// Dangerous system calls fail.
     SystemCalls,
-    /// No right can be gained: no capability, no setuid.
+    /// No privileges can be gained: no capabilities, no setuid.
     Privileges,
-    /// No open file of the supervisor is inherited.
+    /// No file descriptor of the supervisor is inherited.
     OpenFiles,
-    /// The number of processes is bounded.
+    /// The number of processes is limited.
     ProcessCount,
-    /// The size of files is bounded.
+    /// The size of files is limited.
     FileSize,
-    /// Memory is bounded.
+    /// Memory is limited.
     Memory,
 }
 
@@ -149,24 +149,24 @@ impl fmt::Display for SafeguardName {
     }
 }
 
-/// What a probe that tried to break out came to.
+/// The result of a self-test, which tries to escape from the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
-    /// Each try and what it came to.
+    /// The escape attempts.
     pub escapes: Vec<Escape>,
-    /// Whether this was proven earlier in this boot, for the same kind of policy and the same programs.
+    /// The result comes from an earlier run in this boot, with the same kind of policy and the same programs.
     pub earlier: bool,
 }
 
-/// One try to break out.
+/// An attempt to escape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Escape {
-    /// What was tried.
+    /// The action.
     pub tried: String,
-    /// Which safeguard answers for it.
+    /// The safeguard under test.
     pub safeguard: SafeguardName,
-    /// Whether it was stopped.
+    /// The attempt was blocked.
     pub stopped: bool,
-    /// What the kernel, or the one who watched from outside, said.
+    /// The error of the kernel, or the observation from outside.
     pub said: String,
 }

@@ -1,7 +1,6 @@
-//! What an agent says while it runs, in one vocabulary for all agents.
+//! Events of an agent's stream, in one vocabulary for all vendors.
 //!
-//! Owns the words. An event borrows from the line it was read from, so that reading a stream costs no copy; keep one with
-//! [`AgentEvent::into_owned`].
+//! An event borrows from the line that it was parsed from, so parsing copies nothing. [`AgentEvent::into_owned`] detaches it.
 
 use std::time::Duration;
 
@@ -9,133 +8,133 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AgentText, PermissionDenial, RawJson, Usage};
 
-/// Something that an agent's stream told.
+/// An event of an agent's stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case", bound(deserialize = "'de: 'a"))]
 pub enum AgentEvent<'a> {
-    /// The agent is up and has a session.
+    /// The agent has started a session.
     SessionStarted {
-        /// The vendor's id of the conversation.
+        /// The vendor's session id.
         session_id: AgentText<'a>,
-        /// The model that will answer, when the agent says so.
+        /// The model, if the agent reports it.
         model: Option<AgentText<'a>>,
-        /// The tools the model is given.
+        /// The tools of the model.
         tools: Vec<AgentText<'a>>,
-        /// The MCP servers and how they are.
+        /// The MCP servers and their states.
         mcp_servers: Vec<McpServerState<'a>>,
     },
-    /// Words of the answer.
+    /// Text of the answer.
     Text {
-        /// The words.
+        /// The text.
         text: AgentText<'a>,
-        /// Whether more of the same text follows.
+        /// A delta or a complete message.
         part: TextPart,
-        /// The tool call of the main agent in which a sub-agent said it; none for the main agent itself.
+        /// The tool call that runs the sub-agent which printed the text. `None` for the main agent.
         within: Option<AgentText<'a>>,
     },
-    /// Reasoning, which is never part of the answer.
+    /// Reasoning, never a part of the answer.
     Thinking {
-        /// The words.
+        /// The text.
         text: AgentText<'a>,
-        /// Whether more of the same follows.
+        /// A delta or a complete message.
         part: TextPart,
     },
-    /// A tool is being used.
+    /// A tool call.
     ToolUse {
-        /// The id that its result will carry.
+        /// The id, repeated in the result.
         id: AgentText<'a>,
         /// The vendor's name of the tool.
         name: AgentText<'a>,
-        /// What it is given.
+        /// The arguments.
         input: RawJson<'a>,
-        /// The tool call of the main agent in which a sub-agent uses it; none for the main agent itself.
+        /// The tool call that runs the sub-agent which uses the tool. `None` for the main agent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         within: Option<AgentText<'a>>,
     },
-    /// A tool answered.
+    /// The result of a tool call.
     ToolResult {
-        /// The id of its use.
+        /// The id of the tool call.
         id: AgentText<'a>,
-        /// What it answered.
+        /// The output.
         output: ToolOutput<'a>,
-        /// Whether it failed.
+        /// The tool failed.
         is_error: bool,
-        /// The exit code of the command it ran, when the agent reports one.
+        /// The exit code of the command, if the agent reports it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
-        /// Whether its command is still running, in the background.
+        /// The command still runs in the background.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         in_background: bool,
     },
-    /// The agent tries again to reach its model.
+    /// The agent retries a request to its model.
     Retry {
-        /// Which try failed, counted from 1.
+        /// The number of the failed attempt, from 1.
         attempt: Option<u32>,
-        /// After how many it gives up.
+        /// The maximum number of attempts.
         of: Option<u32>,
-        /// How long it waits before the next.
+        /// The backoff before the next attempt.
         #[serde(rename = "delay_ms", with = "crate::event::opt_millis")]
         delay: Option<Duration>,
-        /// The HTTP status that the model's API answered.
+        /// The HTTP status of the model's API.
         status: Option<u16>,
-        /// The agent's own words.
+        /// The agent's message.
         reason: AgentText<'a>,
     },
-    /// Another model answers than the one that was asked for.
+    /// Another model answers than the requested one.
     ModelFallback {
-        /// The one asked for.
+        /// The requested model.
         from: Option<AgentText<'a>>,
-        /// The one that answers.
+        /// The model that answers.
         to: Option<AgentText<'a>>,
-        /// The agent's own words.
+        /// The agent's message.
         reason: AgentText<'a>,
     },
-    /// The agent was not allowed to use a tool.
+    /// The agent denied the use of a tool.
     PermissionDenied(PermissionDenial),
-    /// What was used so far, as this agent counts (see `agents::outcome`).
+    /// The tokens used so far, in this agent's way of counting (see `agents::outcome`).
     Usage(Usage),
-    /// The agent's own word that it is done, for good or ill. What it comes to is judged with the exit, in `Outcome`.
+    /// The agent reports that it has finished. `Outcome` also takes the exit status into account.
     Finished {
-        /// Which of the two.
+        /// Success or failure.
         how: Finish,
     },
     /// The set of background tasks has changed.
     BackgroundTasks {
-        /// Descriptions of those that are running now, oldest first.
+        /// Descriptions of the running tasks, oldest first.
         running: Vec<AgentText<'a>>,
     },
-    /// Something that is worth a person's eye and changes nothing.
+    /// A warning of the agent without an effect on the outcome.
     Warning {
-        /// The agent's own words.
+        /// The agent's message.
         message: AgentText<'a>,
     },
-    /// A line that is not an event.
+    /// A line that cannot be parsed.
     Unreadable {
-        /// What is wrong with it.
+        /// The reason.
         why: Unreadable,
-        /// The line, or the head of it when it is over the limit.
+        /// The line, or its first bytes if it is over the limit.
         line: AgentText<'a>,
     },
-    /// A line of a type that is not known, kept as it is.
+    /// A line of an unknown type.
     Unknown {
-        /// Its type, when it has one.
+        /// The type, if the line has one.
         kind: Option<AgentText<'a>>,
         /// The line.
         raw: RawJson<'a>,
     },
 }
 
-/// Whether a text is whole.
+/// Tells deltas from complete messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextPart {
-    /// A piece; the whole comes later, as an event of its own, where the agent sends one.
+    /// A delta. Agents that support it send the complete message later as its own event.
     Partial,
-    /// All of it.
+    /// A complete message.
     Whole,
 }
 
-/// What a tool answered.
+/// The output of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", bound(deserialize = "'de: 'a"))]
 pub enum ToolOutput<'a> {
@@ -143,7 +142,7 @@ pub enum ToolOutput<'a> {
     Text(AgentText<'a>),
     /// A list of blocks or another structure.
     Json(RawJson<'a>),
-    /// Nothing.
+    /// No output.
     Nothing,
 }
 
@@ -151,37 +150,37 @@ pub enum ToolOutput<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
 pub struct McpServerState<'a> {
-    /// Its name.
+    /// The name.
     pub name: AgentText<'a>,
-    /// The vendor's word for how it is (`connected`, `failed`, …).
+    /// The vendor's status (`connected`, `failed`, …).
     pub status: AgentText<'a>,
 }
 
-/// How the agent itself says it finished.
+/// The result that the agent reports for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
-    /// It says all is well.
+    /// Success.
     Ok,
-    /// It says it failed.
+    /// Failure.
     Error,
 }
 
-/// Why a line could not be read.
+/// The reason why a line cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Unreadable {
-    /// It is no JSON object: a stray print, or a line that was cut.
+    /// Not a JSON object: a stray print or a truncated line.
     NotJson,
-    /// It is over the limit. It stands whole in the spool.
+    /// Longer than the limit. The spool contains the complete line.
     Oversized {
-        /// How long it is.
+        /// The length.
         bytes: u64,
     },
 }
 
 impl AgentEvent<'_> {
-    /// The same event, on its own.
+    /// Returns a copy that does not borrow from the line.
     pub fn into_owned(self) -> AgentEvent<'static> {
         use AgentEvent as E;
         match self {
@@ -232,7 +231,7 @@ impl AgentEvent<'_> {
 }
 
 impl ToolOutput<'_> {
-    /// The same output, on its own.
+    /// Returns a copy that does not borrow from the line.
     pub fn into_owned(self) -> ToolOutput<'static> {
         match self {
             Self::Text(text) => ToolOutput::Text(text.into_owned()),
@@ -243,7 +242,7 @@ impl ToolOutput<'_> {
 }
 
 impl McpServerState<'_> {
-    /// The same state, on its own.
+    /// Returns a copy that does not borrow from the line.
     pub fn into_owned(self) -> McpServerState<'static> {
         McpServerState { name: self.name.into_owned(), status: self.status.into_owned() }
     }
@@ -269,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_event_reads_back_from_what_is_written() {
+    fn every_event_round_trips_through_json() {
         let denial = PermissionDenial { tool: "Bash".into(), tool_use_id: None, detail: None };
         for event in [
             AgentEvent::SessionStarted {
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_outlives_its_line_and_reads_back_from_json() {
+    fn owned_event_outlives_its_line() {
         let line = br"one\ntwo".to_vec();
         let event = AgentEvent::Text {
             text: AgentText::from_json_string(&line, true),

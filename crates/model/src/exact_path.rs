@@ -1,6 +1,6 @@
-//! Writes paths down exactly, also those that are not UTF-8: serde refuses to serialize them, and any agent can create one.
+//! Serializes paths without loss, including those that are not UTF-8: serde rejects them, and any agent can create one.
 //!
-//! A path that is UTF-8 is written as it is, any other one in the quotes of a shell: `$'/shop/\xff'`.
+//! A UTF-8 path is serialized unchanged, any other with bash quoting: `$'/shop/\xff'`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,13 +11,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 const QUOTE: &str = "$'";
 
-/// Paths that can be written down exactly.
+/// Paths with a lossless encoding.
 pub trait ExactPath: Sized {
-    /// The form that is written.
+    /// The serialized form.
     type Encoded: Serialize + DeserializeOwned;
-    /// Returns the form that is written.
+    /// Returns the serialized form.
     fn encode(&self) -> Self::Encoded;
-    /// Reads that form; none when it is malformed.
+    /// Parses the serialized form. Returns `None` if it is malformed.
     fn decode(encoded: Self::Encoded) -> Option<Self>;
 }
 
@@ -60,7 +60,7 @@ impl<T: ExactPath> ExactPath for Vec<T> {
     }
 }
 
-/// Paths with something that belongs to them.
+/// A path with an associated value.
 impl<T: ExactPath, U: Clone + Serialize + DeserializeOwned> ExactPath for (T, U) {
     type Encoded = (T::Encoded, U);
 
@@ -78,13 +78,12 @@ pub fn serialize<T: ExactPath, S: Serializer>(paths: &T, serializer: S) -> Resul
     paths.encode().serialize(serializer)
 }
 
-/// Deserializes such paths.
+/// Deserializes paths that [`serialize`] has encoded.
 pub fn deserialize<'de, T: ExactPath, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     T::decode(T::Encoded::deserialize(deserializer)?).ok_or_else(|| D::Error::custom("malformed path"))
 }
 
-/// Returns a path as it is shown in one line: quoted for bash if it is not UTF-8 or contains something that a terminal does not print
-/// as it is.
+/// Formats a path for one line of a terminal: quoted for bash if it is not UTF-8 or contains unprintable characters.
 pub fn show_path(path: &Path) -> String {
     let is_printable = |c: char| c.is_alphanumeric() || (' '..='~').contains(&c);
     match path.to_str() {
@@ -103,7 +102,7 @@ pub fn quote_path(path: &Path) -> String {
     format!("{QUOTE}{}'", quoted.collect::<String>())
 }
 
-/// Reads a path that [`quote_path`] has quoted.
+/// Parses the output of [`quote_path`].
 fn unquote_path(quoted: &str) -> Option<PathBuf> {
     let mut bytes = quoted.strip_prefix(QUOTE)?.strip_suffix('\'')?.bytes();
     let mut path = Vec::new();
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_is_read_as_it_was_written() {
+    fn non_utf8_paths_round_trip() {
         for bytes in [
             b"/shop/a b".as_slice(),
             "/shop/ä\n".as_bytes(),
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn utf8_paths_are_written_as_they_are() {
+    fn utf8_paths_are_serialized_unchanged() {
         let list = List { one: "/shop/ä".into(), some: None, all: vec![("/a".into(), 7)] };
         let json = r#"{"one":"/shop/ä","some":null,"all":[["/a",7]]}"#;
         assert_eq!(serde_json::to_string(&list).unwrap(), json);

@@ -1,16 +1,16 @@
-//! Which hosts a network of named hosts is made of: what may be written in the list, and whom it lets through.
+//! Host rules: the syntax of the list of allowed hosts, and the matching of names and addresses.
 //!
-//! Pure: names are looked up by whoever enforces it, and every address that comes out is asked about here.
+//! Pure. The proxy in `sandbox` resolves names and checks every resolved address here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use crate::BadName;
 
-/// The ports of a host that is listed without one.
+/// The ports of a rule without a port.
 const USUAL_PORTS: [u16; 2] = [443, 80];
 
-/// One entry of the list: `api.example.com`, `*.example.com`, `example.com:8443`, `10.0.0.5`, `127.0.0.1:8080`, `[::1]:8080`.
+/// A rule: `api.example.com`, `*.example.com`, `example.com:8443`, `10.0.0.5`, `127.0.0.1:8080` or `[::1]:8080`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRule {
     host: Host,
@@ -20,13 +20,13 @@ pub struct HostRule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Host {
     Name(String),
-    /// Every name that ends with a dot and this.
+    /// A suffix: every name below this domain.
     Below(String),
     Address(IpAddr),
 }
 
 impl HostRule {
-    /// Whether a name may be asked for. Names are compared without regard to case; a dot at the end means nothing.
+    /// Returns whether the rule allows a connection to a host name. Ignores case and a trailing dot.
     pub fn allows_name(&self, name: &str, port: u16) -> bool {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         let is_named = match &self.host {
@@ -39,7 +39,7 @@ impl HostRule {
         is_named && self.allows_port(port)
     }
 
-    /// Whether an address is listed itself.
+    /// Returns whether the rule lists this address.
     pub fn allows_address(&self, address: IpAddr, port: u16) -> bool {
         self.host == Host::Address(address.to_canonical()) && self.allows_port(port)
     }
@@ -57,7 +57,7 @@ impl FromStr for HostRule {
             BadName::new(
                 "host",
                 text,
-                "write a name, `*.` and a name, or an address, and a port after a colon if it is not 443 or 80",
+                "use a host name, `*.` and a domain, or an address; append `:PORT` for ports other than 443 and 80",
             )
         };
         let whole = text.trim_matches(['[', ']']).parse::<IpAddr>();
@@ -92,7 +92,7 @@ fn is_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
-/// Whether an address is one of the internet: not of this machine, its networks, or of no use to anybody.
+/// Returns whether an address is publicly routable: not loopback, private, link-local, multicast or reserved.
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
@@ -116,7 +116,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
-    // The global ones, but for those that only wrap an address of version 4.
+    // Global unicast, except for 6to4, Teredo and documentation prefixes, which can embed an IPv4 address.
     let [first, second, ..] = address.segments();
     first & 0xe000 == 0x2000
         && first != 0x2002
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_itself_and_a_star_is_what_is_below() {
+    fn wildcard_matches_subdomains_only() {
         let exact = rule("api.Example.com");
         assert!(exact.allows_name("API.example.com", 443) && exact.allows_name("api.example.com.", 80));
         for other in ["example.com", "xapi.example.com", "x.api.example.com", "api.example.com.evil.org"] {
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_port_the_usual_two_are_meant_and_with_one_only_that() {
+    fn rule_without_port_allows_443_and_80() {
         assert!(!rule("example.com").allows_name("example.com", 22));
         let with = rule("example.com:8443");
         assert!(with.allows_name("example.com", 8443) && !with.allows_name("example.com", 443));
     }
 
     #[test]
-    fn an_address_is_listed_by_itself_in_every_form() {
+    fn address_rule_matches_every_notation() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         let listed = rule("127.0.0.1:8080");
         assert!(listed.allows_address(loopback, 8080) && !listed.allows_address(loopback, 8081));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused() {
+    fn malformed_host_rule_is_rejected() {
         for text in [
             "",
             "*",
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_machines_and_their_networks_are_not_public_however_they_are_written() {
+    fn local_and_reserved_addresses_are_not_public() {
         for address in [
             "127.0.0.1",
             "127.9.9.9",

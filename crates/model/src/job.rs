@@ -1,4 +1,4 @@
-//! The durable record of a call: what was asked, where it stands, and what came of it.
+//! The durable record of a call: request, progress and result.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,13 +10,13 @@ use crate::{
     TerminalState, Timestamp, Verdict,
 };
 
-/// Where a job can be run.
+/// The hosts that may run a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// On that machine, where its folder is.
+    /// The host that has the working directory.
     Host(String),
-    /// On every machine that answers to that label.
+    /// Every host with this label.
     Label(String),
 }
 
@@ -29,13 +29,13 @@ impl fmt::Display for Placement {
     }
 }
 
-/// A text that names no home.
+/// A text that is neither a host nor a label.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is neither a host nor a label", .0.escape_debug())]
 pub struct BadPlacement(String);
 
 impl BadPlacement {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> &'static str {
         "write host:NAME or label:NAME"
     }
@@ -53,34 +53,34 @@ impl FromStr for Placement {
     }
 }
 
-/// A call that is to become a job.
+/// A job to submit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NewJob {
-    /// What is asked.
+    /// The call.
     pub call: CallSpec,
-    /// The tool through which it was asked (`call_cc`).
+    /// The MCP tool that was used (`call_cc`).
     pub tool: String,
-    /// What the caller calls the task; the last session is remembered by it.
+    /// The caller's name of the task, the key of `continue_latest`.
     pub task: String,
-    /// Where it can be run.
+    /// The hosts that may run it.
     pub home: Placement,
-    /// The caller's own name for this call: asked twice with the same key, it is one job.
+    /// The caller's key of this call: submitting it twice creates one job.
     pub idempotency_key: Option<String>,
-    /// The job on whose behalf it is asked.
+    /// The job that submitted this one.
     pub parent: Option<JobId>,
-    /// Whether the caller goes away instead of waiting.
+    /// The caller does not wait.
     pub fire_and_forget: bool,
-    /// Whether the caller wants the agent's events with the answer.
+    /// The caller wants the agent's events with the result.
     pub expose_stream: bool,
-    /// How often it may be begun, when its runs are lost.
+    /// The maximum number of attempts after lost runs.
     pub max_attempts: u32,
 }
 
 impl NewJob {
-    /// How often a job may be begun when nobody says otherwise.
+    /// The default of [`NewJob::max_attempts`].
     pub const MAX_ATTEMPTS: u32 = 3;
 
-    /// A job with nothing but a call, a tool and a home. The task is called like the tool.
+    /// Returns a job with defaults. The task is named after the tool.
     pub fn new(call: CallSpec, tool: impl Into<String>, home: Placement) -> Self {
         let tool = tool.into();
         Self {
@@ -97,42 +97,42 @@ impl NewJob {
     }
 }
 
-/// A job, with all that is known of it.
+/// The record of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its name.
+    /// The id.
     pub id: JobId,
-    /// What was asked, and how.
+    /// The request.
     pub order: NewJob,
-    /// Where it stands.
+    /// The state and the attempt counters.
     pub progress: Progress,
-    /// Who holds it, and for how long that counts; none when nobody does, or when the owner never said a word.
+    /// The lease of the owner. `None` if the job has no owner, or the owner never renewed a lease.
     pub lease: Option<Lease>,
-    /// When it was placed.
+    /// The time of submission.
     pub created_at: Timestamp,
-    /// When it was first claimed.
+    /// The time of the first claim.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// The time of the terminal state.
     pub completed_at: Option<Timestamp>,
-    /// How long its runs took in milliseconds, once it has ended.
+    /// The total duration of the runs in milliseconds, in a terminal state.
     #[serde(default)]
     pub duration_ms: Option<u64>,
-    /// The vendor's conversation, as soon as it is known.
+    /// The vendor's session, once known.
     pub session: Option<SessionId>,
-    /// What went wrong, if anything.
+    /// The failure, if any.
     pub failure: Option<Failure>,
-    /// What its last run came to.
+    /// The outcome of the last run.
     pub outcome: Option<Outcome>,
-    /// Its prompt and answer, kept as a record of their own.
+    /// The record with the prompt and the answer.
     pub exchange: Option<ExchangeId>,
-    /// What else was kept with the end, as JSON text: the agent's events, when the caller asked for them.
+    /// Further data of the result, as JSON: the agent's events, if the caller requested them.
     pub metadata: Option<String>,
-    /// Grows by one with every change of the record.
+    /// Incremented with each change of the record.
     pub revision: u64,
 }
 
 impl Job {
-    /// A job that has just been placed.
+    /// Returns a queued job.
     pub fn new(id: JobId, order: NewJob, at: Timestamp) -> Self {
         Self {
             id,
@@ -152,39 +152,39 @@ impl Job {
         }
     }
 
-    /// The right to speak for it, of whoever holds it now.
+    /// Returns the claim of the current owner.
     pub fn claim(&self) -> Option<Claim> {
         let (attempt, owner) = self.progress.state.holder()?;
         Some(Claim { job: self.id, attempt, owner: owner.clone() })
     }
 }
 
-/// What is kept when a job ends.
+/// The result of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobEnd {
-    /// How it ended.
+    /// The terminal state.
     pub how: TerminalState,
-    /// What went wrong, if anything.
+    /// The failure, if any.
     pub failure: Option<Failure>,
-    /// What the last run came to; none when there was no run. Session, tokens and cost are read from it.
+    /// The outcome of the last run, with session, tokens and cost. `None` if there was no run.
     pub outcome: Option<Outcome>,
-    /// What was said, when something was.
+    /// The prompt and the answer, if there is one.
     pub exchange: Option<NewExchange>,
-    /// What else is to be kept, as JSON text.
+    /// Further data, as JSON.
     pub metadata: Option<String>,
-    /// When the run was over that ended it; none when it ends by being told so.
+    /// The exit time of the last run. `None` if the job ends without a run.
     pub ended_at: Option<Timestamp>,
-    /// Whether the model answered, if only in part. Only then is the session the one that `continue_latest` resumes.
+    /// The model answered, at least in part. Only such a session is resumed by `continue_latest`.
     pub has_answer: bool,
 }
 
 impl JobEnd {
-    /// The end of a job that no run has brought about.
+    /// Returns the result of a job that failed without a run.
     pub fn failed(failure: Failure) -> Self {
         Self::new(TerminalState::Failed, Some(failure), None)
     }
 
-    /// The end of a job that was cancelled while nothing of it ran any more.
+    /// Returns the result of a job that was canceled while it had no run.
     pub fn cancelled() -> Self {
         Self::new(TerminalState::Cancelled, None, None)
     }
@@ -194,7 +194,7 @@ impl JobEnd {
         Self { how, failure, outcome, exchange: None, metadata: None, ended_at: None, has_answer }
     }
 
-    /// The same end, with what was said.
+    /// Adds the prompt and the answer.
     #[must_use]
     pub fn with_exchange(self, prompt: impl Into<String>, response: impl Into<String>) -> Self {
         let exchange = NewExchange { prompt: prompt.into(), response: response.into() };
@@ -202,7 +202,7 @@ impl JobEnd {
     }
 }
 
-/// The end that a run has brought about.
+/// The result of a job whose last run has this outcome.
 impl From<Outcome> for JobEnd {
     fn from(outcome: Outcome) -> Self {
         let (how, failure) = match &outcome.verdict {
@@ -221,25 +221,25 @@ fn ended_by(kind: &FailureKind) -> TerminalState {
     }
 }
 
-/// What was said in a run.
+/// The prompt and the answer of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewExchange {
-    /// What the agent was asked.
+    /// The prompt.
     pub prompt: String,
-    /// What it answered.
+    /// The answer.
     pub response: String,
 }
 
-/// What was said in a run, as it is kept.
+/// The stored prompt and answer of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
-    /// Its name.
+    /// The id.
     pub id: ExchangeId,
-    /// The job it belongs to.
+    /// The job.
     pub job: JobId,
-    /// When it was kept.
+    /// The time of the write.
     pub created_at: Timestamp,
-    /// What was said.
+    /// The prompt and the answer.
     pub said: NewExchange,
 }
 
@@ -249,7 +249,7 @@ mod tests {
     use crate::Deadline;
 
     #[test]
-    fn a_home_reads_back_from_its_text() {
+    fn placement_round_trips_through_text() {
         for home in [Placement::Host("ana:2".into()), Placement::Label("gpu".into())] {
             assert_eq!(home.to_string().parse(), Ok(home));
         }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_failure_ends_a_job_in_its_own_way() {
+    fn failure_kind_determines_terminal_state() {
         assert_eq!(ended_by(&FailureKind::Deadline { which: Deadline::Idle }), TerminalState::Timeout);
         assert_eq!(ended_by(&FailureKind::Stopped), TerminalState::Cancelled);
         assert_eq!(ended_by(&FailureKind::Auth), TerminalState::Failed);

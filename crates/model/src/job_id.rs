@@ -1,4 +1,4 @@
-//! The names of jobs and exchanges: UUIDs of version 7, so that the order of the ids is the order of time.
+//! Ids of jobs and exchanges: UUIDv7, which sort by creation time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use uuid::{Builder, Uuid};
 
 use crate::Timestamp;
 
-/// A text that is not an id.
+/// A malformed id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is not {what}", given.escape_debug())]
 pub struct BadJobId {
@@ -21,9 +21,9 @@ impl BadJobId {
         Self { what, given: given.chars().take(64).collect() }
     }
 
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> &'static str {
-        "give the id that the call answered, such as 01a1dde2-642d-7027-95b7-67d9f29d1836, or four or more of its first characters"
+        "pass a job id such as 01a1dde2-642d-7027-95b7-67d9f29d1836, or at least its first four characters"
     }
 }
 
@@ -35,18 +35,18 @@ macro_rules! time_ordered_id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// Makes an id of a moment and of random bytes. Ids of one moment are ordered by their bytes, the first of them
-            /// counting most.
+            /// Returns an id from a timestamp and random bytes. Ids with equal timestamps sort by the bytes, most significant
+            /// first.
             pub fn new(at: Timestamp, random: [u8; 10]) -> Self {
                 Self(Builder::from_unix_timestamp_millis(at.as_millis(), &random).into_uuid())
             }
 
-            /// The id as a UUID.
+            /// Returns the UUID.
             pub fn as_uuid(self) -> Uuid {
                 self.0
             }
 
-            /// The id of those 16 bytes, whatever they are.
+            /// Returns the id with this UUID, of any version.
             pub fn from_uuid(uuid: Uuid) -> Self {
                 Self(uuid)
             }
@@ -69,23 +69,23 @@ macro_rules! time_ordered_id {
 }
 
 time_ordered_id! {
-    /// The name of a job.
+    /// The id of a job.
     JobId, "a job id"
 }
 
 time_ordered_id! {
-    /// The name of an exchange.
+    /// The id of an exchange.
     ExchangeId, "an exchange id"
 }
 
 impl JobId {
-    /// The first id that a job made at that moment can have, with which ids are compared to moments.
+    /// Returns the lowest id with this timestamp, for range queries by time.
     pub fn first_of(at: Timestamp) -> Self {
         Self::new(at, [0; 10])
     }
 }
 
-/// The beginning of a job id, as a person types it.
+/// A prefix of a job id, as users type it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobIdPrefix {
     first: Uuid,
@@ -95,7 +95,7 @@ pub struct JobIdPrefix {
 impl JobIdPrefix {
     const MIN_DIGITS: usize = 4;
 
-    /// The ids that begin like this lie between these two, which belong to them.
+    /// Returns the first and the last id with this prefix, inclusive.
     pub fn range(&self) -> (JobId, JobId) {
         (JobId(self.first), JobId(self.last))
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_of_ids_is_the_order_of_time_and_then_of_the_bytes() {
+    fn ids_sort_by_time_then_by_bytes() {
         let at = |millis, random| JobId::new(Timestamp::from_millis(millis), [random; 10]);
         assert!(at(1, 255) < at(2, 0));
         assert!(at(2, 0) < at(2, 1));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_reads_back_from_its_text() {
+    fn id_round_trips_through_text() {
         let id = JobId::new(Timestamp::from_millis(1_700_000_000_000), [3; 10]);
         assert_eq!(id.to_string().parse(), Ok(id));
         let error = "job\n1".parse::<JobId>().unwrap_err();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_holds_exactly_the_ids_that_begin_with_it() {
+    fn prefix_range_contains_exactly_matching_ids() {
         let id: JobId = "01a1dde2-642d-7027-95b7-67d9f29d1836".parse().unwrap();
         for text in ["01a1", "01a1dde2-6", "01A1DDE2-642d-7027", "01a1dde2-642d-7027-95b7-67d9f29d1836"] {
             let (first, last) = text.parse::<JobIdPrefix>().unwrap().range();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_begin_an_id_is_refused() {
+    fn malformed_id_prefix_is_rejected() {
         for bad in ["", "01a", "zzzz", "%' OR 1", "01a1dde2-642d-7027-95b7-67d9f29d1836aa"] {
             assert!(bad.parse::<JobIdPrefix>().is_err(), "{bad:?}");
         }

@@ -1,4 +1,4 @@
-//! The states of a job, by name and with what belongs to them. Which leads to which is `progress`.
+//! The states of a job. `progress` defines the transitions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,30 +7,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Attempt, Owner, Timestamp};
 
-/// The states by name.
+/// The names of the states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StateName {
-    /// It waits to be claimed.
+    /// Waits for a claim.
     Queued,
-    /// An owner works on it.
+    /// Claimed by an owner.
     Running,
-    /// It waits for a moment, such as the reset of a quota.
+    /// Waits until a time, for example the reset of a quota.
     Paused,
-    /// Its run was lost, and somebody is clearing up behind it.
+    /// Its run was lost; an owner is cleaning up.
     Interrupted,
-    /// The agent did it.
+    /// The agent succeeded.
     Completed,
-    /// The agent did not.
+    /// The agent failed.
     Failed,
-    /// A deadline ended it.
+    /// A deadline has passed.
     Timeout,
-    /// Somebody ended it.
+    /// Canceled.
     Cancelled,
 }
 
 impl StateName {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 8] = [
         Self::Queued,
         Self::Running,
@@ -42,7 +42,7 @@ impl StateName {
         Self::Cancelled,
     ];
 
-    /// The name as text.
+    /// Returns the serialized name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -56,12 +56,12 @@ impl StateName {
         }
     }
 
-    /// How it ended, for the four states that are ends.
+    /// Returns the terminal state of this name, if it is terminal.
     pub fn ended(self) -> Option<TerminalState> {
         TerminalState::ALL.into_iter().find(|ended| ended.name() == self)
     }
 
-    /// Whether the diagram has an arrow from this state to that one.
+    /// Returns whether the state diagram has a transition from this state to `next`.
     pub fn may_become(self, next: Self) -> bool {
         use StateName as S;
         match self {
@@ -80,13 +80,13 @@ impl fmt::Display for StateName {
     }
 }
 
-/// A text that names no state.
+/// A text that is not the name of a state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is not the state of a job", .0.escape_debug())]
 pub struct BadStateName(String);
 
 impl BadStateName {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> &'static str {
         "use one of: queued, running, paused, interrupted, completed, failed, timeout, cancelled"
     }
@@ -103,25 +103,25 @@ impl FromStr for StateName {
     }
 }
 
-/// How a job ended. Nothing follows.
+/// The terminal states of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TerminalState {
-    /// The agent did it.
+    /// The agent succeeded.
     Completed,
-    /// The agent did not.
+    /// The agent failed.
     Failed,
-    /// A deadline ended it.
+    /// A deadline has passed.
     Timeout,
-    /// Somebody ended it.
+    /// Canceled.
     Cancelled,
 }
 
 impl TerminalState {
-    /// All of them.
+    /// All terminal states.
     pub const ALL: [Self; 4] = [Self::Completed, Self::Failed, Self::Timeout, Self::Cancelled];
 
-    /// The state of that name.
+    /// Returns the name of the state.
     pub fn name(self) -> StateName {
         match self {
             Self::Completed => StateName::Completed,
@@ -132,40 +132,40 @@ impl TerminalState {
     }
 }
 
-/// The state of a job, with what belongs to it.
+/// The state of a job with its data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum JobState {
-    /// It waits to be claimed.
+    /// Waits for a claim.
     Queued,
-    /// An owner works on it.
+    /// Claimed by an owner.
     Running {
-        /// Since which claim.
+        /// The attempt.
         attempt: Attempt,
-        /// Who.
+        /// The owner.
         owner: Owner,
     },
-    /// It waits for a moment.
+    /// Waits until a time.
     Paused {
-        /// Which moment.
+        /// The time.
         until: Timestamp,
     },
-    /// Its run was lost. Who found that out holds it until nothing of the run is left.
+    /// Its run was lost. The owner that noticed keeps the claim until the process tree is gone.
     Interrupted {
-        /// Which claim was lost.
+        /// The lost attempt.
         attempt: Attempt,
-        /// Who clears up.
+        /// The owner that cleans up.
         owner: Owner,
     },
-    /// It is over.
+    /// Terminal.
     Ended {
-        /// How.
+        /// The terminal state.
         how: TerminalState,
     },
 }
 
 impl JobState {
-    /// The state's name.
+    /// Returns the name of the state.
     pub fn name(&self) -> StateName {
         match self {
             Self::Queued => StateName::Queued,
@@ -176,7 +176,7 @@ impl JobState {
         }
     }
 
-    /// Who holds the job, and since which claim.
+    /// Returns the attempt and the owner of a claimed job.
     pub fn holder(&self) -> Option<(Attempt, &Owner)> {
         match self {
             Self::Running { attempt, owner } | Self::Interrupted { attempt, owner } => {

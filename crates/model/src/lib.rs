@@ -1,14 +1,13 @@
-//! The nouns of Switchboard, shared by every crate.
+//! The data types of Switchboard, shared by all crates.
 //!
-//! Owns what things are and how they are written down (serde). Refuses I/O, clocks, randomness and async: a value here is
-//! made from other values, so that all of it is tested without a process.
+//! Owns the types and their serialized forms. No I/O, clock, randomness or async: everything is tested without a process.
 
 mod agent_state;
 mod agent_text;
 mod caches;
 mod call;
-mod causes;
 mod confined;
+mod error_chain;
 mod event;
 pub mod exact_path;
 mod home_view;
@@ -34,10 +33,10 @@ pub use call::{
     AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, SettingsChoice,
     ToolChoice,
 };
-pub use causes::error_chain;
 pub use confined::{
     Confined, Enforcement, Escape, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport,
 };
+pub use error_chain::error_chain;
 pub use event::{AgentEvent, Finish, McpServerState, TextPart, ToolOutput, Unreadable};
 pub use home_view::HomeView;
 pub use hosts::{HostRule, is_public};

@@ -1,34 +1,34 @@
-//! What a run may spend before it is ended, and the names of the waits that end it.
+//! The limits of a run, and the names of its deadlines.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a run may spend. A limit that is `None` never ends a run.
+/// The limits of a run. `None` means no limit.
 ///
-/// Times are measured on the monotonic clock, which stands still while the machine sleeps.
+/// Durations are measured on the monotonic clock, which stops during suspend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// How long the agent may stay silent before its first byte on either stream; without it, as long as between two.
+    /// The timeout until the first byte on stdout or stderr. `None`: the idle timeout applies.
     #[serde(rename = "start_ms", with = "opt_millis")]
     pub start: Option<Duration>,
-    /// How long it may stay silent between two bytes.
+    /// The timeout between two bytes.
     #[serde(rename = "idle_ms", with = "opt_millis")]
     pub idle: Option<Duration>,
-    /// How long it may take in all.
+    /// The timeout of the whole run.
     #[serde(rename = "wall_ms", with = "opt_millis")]
     pub wall: Option<Duration>,
-    /// How many bytes it may print on both streams together.
+    /// The limit of stdout and stderr together.
     pub output_bytes: Option<u64>,
-    /// How long a process that was asked to end (SIGTERM) has before it is made to (SIGKILL).
+    /// The time between SIGTERM and SIGKILL.
     #[serde(rename = "grace_ms", with = "millis")]
     pub grace: Duration,
 }
 
 impl Default for Limits {
-    /// An hour, 1 GiB of output, 5 s of grace; silence alone ends nothing.
+    /// One hour, 1 GiB of output, 5 s of grace, no idle timeout.
     fn default() -> Self {
         Self {
             start: None,
@@ -40,15 +40,15 @@ impl Default for Limits {
     }
 }
 
-/// The name of the wait that ended a run.
+/// The deadline that stopped a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deadline {
-    /// No byte came at all for [`Limits::start`].
+    /// No first byte within [`Limits::start`].
     Start,
-    /// No byte came for [`Limits::idle`] after the last one, or after the start where that has no limit of its own.
+    /// No byte within [`Limits::idle`] of the last one, or of the start if [`Limits::start`] is `None`.
     Idle,
-    /// The run took longer than [`Limits::wall`].
+    /// The run exceeded [`Limits::wall`].
     Wall,
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_written_in_milliseconds_and_read_back() {
+    fn limits_serialize_in_milliseconds() {
         let limits = Limits { idle: Some(Duration::from_millis(1500)), ..Limits::default() };
         let json = serde_json::to_string(&limits).unwrap();
         assert_eq!(
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_limit_is_refused_instead_of_being_no_limit() {
+    fn unknown_limit_is_rejected() {
         let error = serde_json::from_str::<Limits>(r#"{"wal_ms":1000}"#).unwrap_err();
         assert!(error.to_string().contains("wal_ms"), "{error}");
     }

@@ -1,6 +1,6 @@
-//! What a run came to: the one typed answer to "how did it go".
+//! The outcome of a run, and the kinds of failures with their hints.
 //!
-//! Owns the kinds of ends and what to do about each. How they are told apart is `agents::outcome`.
+//! `agents::outcome` derives it from the output, the exit status and stderr.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,69 +9,67 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AgentKind, Deadline, Exit, NotStartedReason, SessionId};
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Whose run it was.
+    /// The agent.
     pub agent: AgentKind,
-    /// How it went.
+    /// Success or failure.
     pub verdict: Verdict,
-    /// The agent's last words: the answer, or as far as it came. Never reasoning, never the output of a tool.
+    /// The last message of the agent: the answer, or the part of it that arrived. Never reasoning or the output of a tool.
     pub text: String,
-    /// How many bytes of the text were left out of [`Outcome::text`], from its middle, because it was over the limit.
+    /// The number of bytes cut from the middle of [`Outcome::text`] because it was over the limit.
     pub text_cut: u64,
-    /// The answer as JSON text, when a schema was given: what the agent says is the answer to it. It is JSON, and is not
-    /// validated against the schema.
+    /// The agent's answer to an output schema. Valid JSON, but not validated against the schema.
     pub structured_output: Option<String>,
-    /// The conversation, with which the work can be taken up again.
+    /// The session, which can be resumed.
     pub session: Option<SessionId>,
-    /// Set when the agent went on in another conversation than the one asked for.
+    /// The agent used another session than the requested one.
     pub session_mismatch: Option<SessionMismatch>,
     /// The model that answered.
     pub model: Option<String>,
     /// The tokens of this run.
     pub usage: Option<Usage>,
-    /// The cost of this run, where the agent tells it.
+    /// The cost of this run, if the agent reports it.
     pub cost_usd: Option<f64>,
-    /// What the agent counts for the whole session so far: give it to the next run of the session as its starting point.
+    /// The agent's totals of the session so far: the baseline for the next run of the session.
     pub session_totals: Option<Totals>,
-    /// How many turns the model took.
+    /// The number of turns of the model.
     pub turns: Option<u32>,
-    /// How long the process ran.
+    /// The duration of the process.
     pub duration_ms: u64,
-    /// The tools that the agent wanted and was not allowed to use.
+    /// Tools that the agent requested and was denied.
     pub permission_denials: Vec<PermissionDenial>,
-    /// Background tasks that did not complete; see [`FailureKind::Incomplete`] for what they mean for the verdict.
+    /// Background tasks that did not complete. [`FailureKind::Incomplete`] explains their effect on the verdict.
     #[serde(default)]
     pub background: Vec<BackgroundTask>,
-    /// Tools, writes and hosts that were refused, the same for every agent. A refusal alone is not a failure: the agent
-    /// was told, and its own verdict decides.
+    /// Rejected tools, paths and hosts, in the same form for every agent. A refusal alone is not a failure: the agent saw the
+    /// error, and its own result decides.
     #[serde(default)]
     pub refusals: Vec<RefusedAction>,
-    /// Figures that the agent reported and that cannot be true. They are left out of [`Outcome::usage`] and [`Outcome::cost_usd`].
+    /// Figures of the agent that cannot be true. [`Outcome::usage`] and [`Outcome::cost_usd`] exclude them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub implausible: Vec<String>,
-    /// How often it had to try again to reach its model.
+    /// The number of retried requests to the model.
     pub retries: u32,
-    /// How the process exited. None when it was stopped from outside after it had answered: that exit status is not the
-    /// agent's.
+    /// The exit status. `None` if the process was stopped after it had answered: that status is not the agent's.
     pub exit: Option<Exit>,
 }
 
 impl Outcome {
-    /// Whether the agent did what it was asked, as far as it says.
+    /// Returns whether the agent reported success and nothing contradicts it.
     pub fn is_success(&self) -> bool {
         self.verdict == Verdict::Success
     }
 
-    /// Whether the model answered, if only in part: the conversation then exists, and can be resumed. An agent that was refused
-    /// by its vendor, or died before its first output, names a session that it never kept. Tokens prove nothing: gemini counts those
-    /// of the model that routes a request, too.
+    /// Returns whether the model answered, at least in part: only then does the session exist and can be resumed. An agent that
+    /// its vendor rejected, or that died before its first output, reports a session that it never stored. Tokens prove nothing:
+    /// gemini counts those of its routing model, too.
     pub fn has_answer(&self) -> bool {
         self.is_success() || !self.text.is_empty() || self.structured_output.is_some()
     }
 
-    /// What went wrong, if anything.
+    /// Returns the failure, if any.
     pub fn failure(&self) -> Option<&Failure> {
         match &self.verdict {
             Verdict::Success => None,
@@ -79,7 +77,7 @@ impl Outcome {
         }
     }
 
-    /// Returns what else to know about the run: background tasks that did not complete, and refusals. One line each.
+    /// Returns further remarks, one line each: unfinished background tasks, refusals, implausible figures.
     pub fn notes(&self) -> Vec<String> {
         let tasks = list(&self.background).map(|tasks| {
             let count = self.background.len();
@@ -96,20 +94,20 @@ impl Outcome {
         tasks.into_iter().chain(refused).chain(expose).chain(outside).chain(implausible).collect()
     }
 
-    /// What to do about a failure.
+    /// Returns the remedy of the failure.
     pub fn hint(&self) -> Option<&'static str> {
         self.failure().map(|failure| failure.kind.hint(self.agent))
     }
 }
 
-/// What to do about a path of the home directory that could not be read.
+/// The remedy for a path of the home directory that cannot be read.
 const EXPOSE: &str = "the home directory is absent in the sandbox: list a path that agents need in `sandbox.expose` of the configuration";
 
-/// What to do about a path that a file tool of the agent does not open.
+/// The remedy for a path outside of the agent's workspaces.
 const OUTSIDE: &str =
     "the agent's file tools open only its working directory: add other directories to the call";
 
-/// Lists the first few items; none when there is none.
+/// Formats the first few items. Returns `None` for an empty list.
 fn list<T: fmt::Display>(items: &[T]) -> Option<String> {
     const SHOWN: usize = 5;
     let shown: Vec<_> = items.iter().take(SHOWN).map(T::to_string).collect();
@@ -118,24 +116,24 @@ fn list<T: fmt::Display>(items: &[T]) -> Option<String> {
     (!shown.is_empty()).then(|| format!("{}{rest}", shown.join(", ")))
 }
 
-/// How a run went.
+/// Success or failure of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    /// The agent says it is done, and nothing speaks against it.
+    /// The agent reported success and nothing contradicts it.
     Success,
-    /// It is not.
+    /// Anything else.
     Failed(Failure),
 }
 
-/// A failure: its kind, and the agent's own words.
+/// A failure: its kind and a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{kind}: {message}")]
 pub struct Failure {
-    /// What kind.
+    /// The kind.
     #[serde(flatten)]
     pub kind: FailureKind,
-    /// What the agent said about it, or the supervisor when the agent said nothing.
+    /// The agent's message, or the supervisor's if the agent printed none.
     pub message: String,
 }
 
@@ -143,69 +141,69 @@ pub struct Failure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FailureKind {
-    /// The turns were used up; the session can be resumed.
+    /// The turn limit was reached; the session can be resumed.
     MaxTurns,
     /// The budget was used up; the session can be resumed.
     MaxBudget,
-    /// The agent is not logged in, or its key is refused.
+    /// The agent is not logged in, or its key was rejected.
     Auth,
-    /// The account's limit is reached.
+    /// The account's rate limit or quota was reached.
     RateLimit {
-        /// How long to wait, when the agent says so.
+        /// The time to wait, if the agent reports it.
         #[serde(rename = "retry_after_ms", with = "crate::event::opt_millis")]
         retry_after: Option<Duration>,
     },
-    /// The vendor's servers have too much to do.
+    /// The vendor's servers are overloaded.
     Overloaded,
-    /// A tool that the agent wanted was denied. Only in records of earlier versions: see [`Outcome::refusals`].
+    /// A tool was denied. Only in records of earlier versions: see [`Outcome::refusals`].
     PermissionDenied,
-    /// The agent answered, but work that it had started was stopped before it was done: a background task, or a further
-    /// turn. The answer is kept, and the session can be resumed.
+    /// The agent answered, but a background task or a further turn was killed before it completed. The answer is stored, and the
+    /// session can be resumed.
     Incomplete,
-    /// There is no such conversation.
+    /// The session does not exist.
     SessionNotFound,
-    /// Another process has the conversation.
+    /// Another process uses the session.
     SessionInUse,
-    /// The stream ended without a result, or with one that cannot be read or does not fit the schema.
+    /// The stream ended without a result, or with one that cannot be parsed or does not match the schema.
     InvalidOutput,
-    /// A signal from elsewhere ended the agent before its result; the session can be resumed.
+    /// A signal from outside killed the agent before its result; the session can be resumed.
     Killed {
-        /// Its number.
+        /// The signal number.
         signal: i32,
     },
-    /// Nothing came on stdout.
+    /// Nothing on stdout.
     EmptyOutput,
     /// The model's API could not be reached.
     Network,
-    /// The agent failed in another way that it tells in words.
+    /// Any other failure that the agent reports in its message.
     AgentError,
-    /// A wait was over.
+    /// A deadline has passed.
     Deadline {
-        /// Which one.
+        /// The deadline.
         which: Deadline,
     },
-    /// It printed too much.
+    /// The output limit was exceeded.
     OutputLimit,
-    /// Somebody stopped it.
+    /// Stopped by a user or a client.
     Stopped,
-    /// Its process could not be started.
+    /// The process could not be spawned.
     NotStarted {
-        /// Why.
+        /// The reason.
         reason: NotStartedReason,
     },
-    /// Its output could not be written down.
+    /// The output could not be written to the spool.
     SpoolFailed,
-    /// The process that watched over it was killed.
+    /// The supervisor was killed.
     SupervisorLost,
-    /// Switchboard itself failed: a bug.
+    /// A bug in Switchboard.
     Internal,
-    /// It kept creating a path that its policy protects, so it was stopped; or its policy was required, and what it created could not be
-    /// examined or moved away.
+    /// The agent kept creating a protected path and was stopped; or the policy is required, and a new path could not be scanned
+    /// or moved to quarantine.
     PolicyViolation,
 }
 
 impl FailureKind {
-    /// Its name, as it is written.
+    /// Returns the serialized name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::MaxTurns => "max_turns",
@@ -233,10 +231,10 @@ impl FailureKind {
         }
     }
 
-    /// What to do about it, in one line.
+    /// Returns the remedy, in one line.
     pub fn hint(&self, agent: AgentKind) -> &'static str {
         match self {
-            Self::MaxTurns => "resume the session to go on, or allow more turns",
+            Self::MaxTurns => "resume the session to continue, or allow more turns",
             Self::MaxBudget => "resume the session with a larger budget",
             Self::Auth => login_hint(agent),
             Self::RateLimit { .. } => "wait until the limit is reset, then resume the session",
@@ -245,39 +243,35 @@ impl FailureKind {
             Self::Incomplete => {
                 "read the answer, then resume the session to finish the work that was stopped"
             }
-            Self::SessionNotFound => "check the id and the folder it was made in, or begin a new session",
-            Self::SessionInUse => {
-                "wait until the other run of the session has ended, or call without the session"
-            }
+            Self::SessionNotFound => "check the session id and its working directory, or start a new session",
+            Self::SessionInUse => "wait for the other run of the session to finish, or start a new session",
             Self::InvalidOutput => {
-                "see the raw output of the run; `switchboard doctor` says whether the version is known"
+                "see the raw output of the run; `switchboard doctor` checks the agent's version"
             }
             Self::Killed { .. } => {
-                "find out what kills it (`journalctl -k` lists kills for want of memory), then resume the session"
+                "find the cause (`journalctl -k` lists OOM kills), then resume the session"
             }
-            Self::EmptyOutput => "see what the agent wrote on stderr; `switchboard doctor` checks its setup",
+            Self::EmptyOutput => "see the agent's stderr; `switchboard doctor` checks its setup",
             Self::Network => "check the connection, the proxy variables and the agent's base URL",
-            Self::AgentError => "the message is the agent's own; the raw output holds the rest",
+            Self::AgentError => "the message comes from the agent; see the raw output for details",
             Self::Deadline { which: Deadline::Start } => {
-                "the agent never said a word: check its login and network, or allow a longer start"
+                "the agent produced no output; check its login and network, or raise the start timeout"
             }
             Self::Deadline { which: Deadline::Idle } => {
-                "the agent fell silent: resume its session, or allow longer silences"
+                "the agent stopped producing output; resume its session, or raise the idle timeout"
             }
             Self::Deadline { which: Deadline::Wall } => {
-                "allow more time, or resume the session if there is one"
+                "raise the time limit, or resume the session if there is one"
             }
             Self::OutputLimit => "ask for less output, or raise the output limit",
-            Self::Stopped => "resume the session to go on",
+            Self::Stopped => "resume the session to continue",
             Self::NotStarted { reason } => reason.hint(),
-            Self::SpoolFailed => "make room on the disk of the state folder, then try again",
-            Self::SupervisorLost => "resume the session to go on; nothing of the run was left alive",
+            Self::SpoolFailed => "free disk space for the state directory, then retry",
+            Self::SupervisorLost => "resume the session to continue; all processes of the run are gone",
             Self::Internal => {
                 "see the daemon's log and report the bug; `switchboard retry` runs the job again"
             }
-            Self::PolicyViolation => {
-                "inspect what the result names: the agent created paths that could run commands later"
-            }
+            Self::PolicyViolation => "inspect the paths in the result: they could run commands later",
         }
     }
 }
@@ -300,21 +294,21 @@ impl fmt::Display for FailureKind {
     }
 }
 
-/// Tokens, counted the same way for every agent.
+/// Token counts, in the same units for every agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Everything the model read, from a cache or not.
+    /// Tokens read by the model, cached or not.
     pub input: u64,
-    /// Everything the model wrote, reasoning included.
+    /// Tokens written by the model, reasoning included.
     pub output: u64,
-    /// The part of `input` that was read from a cache.
+    /// The part of `input` that came from a cache.
     pub cached: u64,
-    /// The part of `output` that was reasoning, where the agent tells it apart.
+    /// The part of `output` that was reasoning, if the agent reports it.
     pub reasoning: u64,
 }
 
 impl Usage {
-    /// Adds the tokens of further work.
+    /// Returns the sum.
     #[must_use]
     pub fn plus(self, further: Self) -> Self {
         Self {
@@ -325,7 +319,7 @@ impl Usage {
         }
     }
 
-    /// What was added since `earlier`.
+    /// Returns the difference to `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -337,57 +331,57 @@ impl Usage {
     }
 }
 
-/// The highest cost of one call, in dollars, that is believed: a single false figure would spoil every sum.
+/// The highest plausible cost of a call, in dollars. A single false figure would spoil every sum.
 pub const MAX_COST_USD: f64 = 100_000.0;
 
-/// The largest number of tokens of one call that is believed.
+/// The highest plausible number of tokens of a call.
 pub const MAX_TOKENS: u64 = 100_000_000_000;
 
-/// What an agent counts over a whole session.
+/// Figures that an agent accumulates over a session.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Totals {
-    /// Tokens, for agents that count them over the session.
+    /// Tokens, for agents that count them per session.
     pub usage: Option<Usage>,
-    /// Cost, for agents that count it over the session.
+    /// Cost, for agents that count it per session.
     pub cost_usd: Option<f64>,
 }
 
-/// A tool that an agent wanted and was not allowed to use.
+/// A tool that an agent requested and was denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PermissionDenial {
     /// The vendor's name of the tool.
     pub tool: String,
-    /// The id of the use, when it has one.
+    /// The id of the tool call, if it has one.
     pub tool_use_id: Option<String>,
-    /// What it would have been given, as JSON text, or why it was denied: what the agent says of it.
+    /// The arguments as JSON, or the reason for the denial, as the agent reports it.
     pub detail: Option<String>,
 }
 
-/// Work that an agent started in the background and that did not complete.
+/// A background task that did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackgroundTask {
-    /// The agent's own description of it.
+    /// The agent's description.
     pub description: String,
-    /// What became of it.
+    /// The status.
     pub status: BackgroundStatus,
 }
 
-/// What became of a background task that did not complete.
+/// The status of a background task that did not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackgroundStatus {
-    /// The agent reported that it was stopped or killed before it was done.
+    /// The agent reported that it was stopped or killed.
     Stopped,
-    /// It was still running when the agent's process ended, and was killed with it.
+    /// Still running when the agent's process exited, and killed with it.
     Killed,
-    /// It ended by itself, with an error.
+    /// Exited with an error.
     Failed,
-    /// The agent reported an end that this version does not know.
+    /// The agent reported a status that this version does not know.
     Unknown,
 }
 
 impl BackgroundStatus {
-    /// Returns its name on the wire.
+    /// Returns the serialized name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stopped => "stopped",
@@ -404,47 +398,47 @@ impl fmt::Display for BackgroundTask {
     }
 }
 
-/// Something that an agent tried and that was refused.
+/// A rejected action of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedAction {
-    /// What it tried.
+    /// The kind of action.
     pub kind: RefusedKind,
-    /// The tool, the path or the host.
+    /// The tool, path or host.
     pub subject: String,
-    /// What the first refusal said, where it said something.
+    /// The message of the first refusal, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// How often it was refused.
+    /// The number of refusals.
     pub count: u32,
-    /// Whether a rule that is built into the agent refused it: not the sandbox, and not the permissions of the call.
+    /// Rejected by a built-in rule of the agent, not by the sandbox or the permissions of the call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_agent: bool,
 }
 
 impl RefusedAction {
-    /// Returns an action that was refused once, by the sandbox or for want of a permission.
+    /// Returns an action that the sandbox or a missing permission rejected once.
     pub fn new(kind: RefusedKind, subject: &str, detail: Option<&str>) -> Self {
         let detail = detail.map(str::to_owned);
         Self { kind, subject: subject.to_owned(), detail, count: 1, by_agent: false }
     }
 }
 
-/// What an agent tried that was refused.
+/// The kinds of rejected actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusedKind {
-    /// To use a tool, refused by the agent's own permissions.
+    /// Use of a tool, denied by the agent's permissions.
     Tool,
-    /// To write a file, refused by the sandbox.
+    /// A write to a file, denied by the sandbox.
     Write,
-    /// To read a path of the home directory that the sandbox does not expose, or one that the agent's file tools do not open.
+    /// A read of a path that the sandbox hides, or that the agent's file tools do not open.
     Read,
-    /// To connect to a host, refused by the sandbox.
+    /// A connection to a host, denied by the sandbox.
     Host,
 }
 
 impl RefusedKind {
-    /// Returns its name on the wire.
+    /// Returns the serialized name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tool => "tool",
@@ -465,12 +459,12 @@ impl fmt::Display for RefusedAction {
     }
 }
 
-/// A conversation that is not the one asked for.
+/// The requested session and the one that the agent used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionMismatch {
-    /// The one asked for.
+    /// The requested session.
     pub asked: SessionId,
-    /// The one that came back.
+    /// The session that the agent reported.
     pub got: String,
 }
 
@@ -479,7 +473,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_written_flat_with_its_data() {
+    fn failure_serializes_flat() {
         let failure = Failure {
             kind: FailureKind::RateLimit { retry_after: Some(Duration::from_secs(30)) },
             message: "slow down".into(),
@@ -494,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_kind_is_how_it_is_written() {
+    fn failure_kind_name_matches_serialized_form() {
         for kind in [
             FailureKind::MaxTurns,
             FailureKind::Incomplete,
@@ -509,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_statuses_and_refusals_match_the_wire() {
+    fn status_and_refusal_names_match_serialized_form() {
         use BackgroundStatus::{Failed, Killed, Stopped, Unknown};
         for status in [Stopped, Killed, Failed, Unknown] {
             assert_eq!(serde_json::to_value(status).unwrap(), status.name());
@@ -520,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_used_is_the_difference_and_never_negative() {
+    fn usage_difference_is_never_negative() {
         let now = Usage { input: 30, output: 5, cached: 0, reasoning: 1 };
         let earlier = Usage { input: 10, output: 9, cached: 0, reasoning: 1 };
         assert_eq!(now.since(earlier), Usage { input: 20, ..Usage::default() });

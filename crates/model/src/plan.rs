@@ -1,4 +1,4 @@
-//! What is to be run: the order that a supervisor carries out.
+//! The plan of a run: everything that a supervisor needs to spawn an agent.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Limits, Policy, RunId};
 
-/// One process to run: the whole of what a supervisor knows about an agent.
+/// A process to spawn. Contains everything that a supervisor knows about an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunPlan {
     /// The executable, as an absolute path: the agent's environment starts empty, so there is no `PATH` to search.
     pub program: PathBuf,
-    /// The arguments after the program's own name.
+    /// The arguments after the program name.
     pub args: Vec<String>,
-    /// The whole environment of the agent, but for [`RunId::VARIABLE`].
+    /// The complete environment, except for [`RunId::VARIABLE`].
     pub env: BTreeMap<String, String>,
-    /// The folder it starts in, as an absolute path.
+    /// The working directory, as an absolute path.
     pub cwd: PathBuf,
-    /// What it reads on stdin. Kept in a file of its own beside the plan, as bytes, since a prompt may be 10 MB.
+    /// The bytes on stdin. Stored in a separate file, because a prompt may have 10 MB.
     #[serde(skip)]
     pub stdin: Vec<u8>,
-    /// Files for this run alone (an MCP configuration with its secrets, a schema), by plain name: they stand in the
-    /// spool's `private` folder, readable by the user only, from before the start until the run has ended.
+    /// Private files of the run (an MCP configuration with secrets, a schema), by plain name. They exist in the spool's `private`
+    /// directory, with mode 0600, from before the start until the run has exited.
     #[serde(skip)]
     pub private_files: BTreeMap<String, Vec<u8>>,
-    /// What it may spend.
+    /// The limits.
     pub limits: Limits,
-    /// What it may touch.
+    /// The sandbox policy.
     pub policy: Policy,
     /// The crash that its status file survives.
     #[serde(default, rename = "status_outlives")]
@@ -65,7 +65,7 @@ pub enum StatusDurability {
 }
 
 impl RunPlan {
-    /// A plan with no arguments, an empty environment, an empty stdin and the default limits.
+    /// Returns a plan with an empty environment and default limits.
     pub fn new(program: impl Into<PathBuf>, cwd: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -81,7 +81,7 @@ impl RunPlan {
         }
     }
 
-    /// Says what makes the plan impossible on any machine, before anything is written or started.
+    /// Rejects a plan that is invalid on every machine, before anything is written or spawned.
     pub fn check(&self) -> Result<(), PlanError> {
         for (what, path) in [("program", &self.program), ("cwd", &self.cwd)] {
             let Some(text) = path.to_str() else {
@@ -116,38 +116,38 @@ fn is_plain_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0'])
 }
 
-/// A plan that no machine can carry out.
+/// An invalid plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// A path that depends on who reads it.
+    /// A relative path.
     #[error("{what} `{}` is not an absolute path", path.display())]
     NotAbsolute {
-        /// Which part of the plan.
+        /// The part of the plan.
         what: &'static str,
-        /// What stood there.
+        /// The path.
         path: PathBuf,
     },
-    /// A path that cannot be written into the plan.
+    /// A path that cannot be serialized.
     #[error("{what} `{}` is not valid Unicode", path.display())]
     NotUnicode {
-        /// Which part of the plan.
+        /// The part of the plan.
         what: &'static str,
-        /// What stood there.
+        /// The path.
         path: PathBuf,
     },
-    /// The operating system ends every string at a NUL.
-    #[error("{what} holds a NUL character")]
+    /// A NUL byte, which terminates a string for the kernel.
+    #[error("{what} contains a NUL character")]
     Nul {
-        /// Which part of the plan.
+        /// The part of the plan.
         what: String,
     },
-    /// A name that no environment can hold, or that is the supervisor's own.
+    /// An invalid name of a variable, or the supervisor's own variable.
     #[error("`{name}` cannot be the name of an environment variable of the agent")]
     BadVariable {
         /// The name, escaped for display.
         name: String,
     },
-    /// A private file that would land outside its folder.
+    /// A name that would leave the private directory.
     #[error("`{name}` cannot be the name of a private file")]
     BadFileName {
         /// The name, escaped for display.
@@ -156,16 +156,14 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::NotAbsolute { .. } => {
-                "resolve it first: the program against PATH, the folder against yours"
-            }
-            Self::NotUnicode { .. } => "rename it, or reach it through a symbolic link with a plain name",
-            Self::Nul { .. } => "remove the NUL; a prompt that may hold one goes on stdin",
+            Self::NotAbsolute { .. } => "pass an absolute path",
+            Self::NotUnicode { .. } => "rename it, or use a symbolic link with a UTF-8 name",
+            Self::Nul { .. } => "remove the NUL, or pass the text on stdin",
             Self::BadVariable { .. } => "use a name without `=` that is not empty and not SWITCHBOARD_RUN_ID",
-            Self::BadFileName { .. } => "use a name without `/` that does not begin with a dot",
+            Self::BadFileName { .. } => "use a name without `/` that does not start with a dot",
         }
     }
 }
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_outlives_the_power_unless_somebody_says_otherwise() {
+    fn status_survives_power_loss_by_default() {
         let plan = RunPlan::new("/bin/true", "/");
         assert_eq!(plan.status_durability, StatusDurability::PowerLoss);
         let mut json = serde_json::to_value(&plan).unwrap();
@@ -188,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_outlives_its_starter_unless_somebody_says_otherwise() {
+    fn run_is_detached_by_default() {
         let mut json = serde_json::to_value(plan()).unwrap();
         json.as_object_mut().unwrap().remove("lasts");
         assert_eq!(serde_json::from_value::<RunPlan>(json).unwrap().lifetime, RunLifetime::Detached);
     }
 
     #[test]
-    fn an_ordinary_plan_is_accepted_and_reads_back_without_its_stdin() {
+    fn plan_round_trips_without_stdin() {
         let plan = RunPlan { args: vec!["-p".into()], stdin: b"hello".to_vec(), ..plan() };
         assert_eq!(plan.check(), Ok(()));
         let read: RunPlan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
@@ -203,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_paths_are_refused_by_name() {
+    fn relative_paths_are_rejected_by_name() {
         let error = RunPlan::new("claude", "/").check().unwrap_err();
         assert_eq!(error.to_string(), "program `claude` is not an absolute path");
         let error = RunPlan::new("/bin/true", "shop").check().unwrap_err();
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nul_is_refused_wherever_it_stands() {
+    fn nul_is_rejected_in_every_field() {
         for bad in [
             RunPlan { program: "/bin/\0".into(), ..plan() },
             RunPlan { cwd: "/\0".into(), ..plan() },
@@ -223,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_environment_holds_are_refused() {
+    fn malformed_variable_names_are_rejected() {
         for name in ["", "A=B", "A\0", RunId::VARIABLE] {
             let bad = RunPlan { env: BTreeMap::from([(name.into(), "x".into())]), ..plan() };
             assert!(matches!(bad.check(), Err(PlanError::BadVariable { .. })), "{name:?}");
@@ -231,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_file_cannot_leave_its_folder() {
+    fn private_file_name_cannot_leave_its_directory() {
         for name in ["", ".", "..", "../status.json", "a/b", "a\0"] {
             let bad = RunPlan { private_files: BTreeMap::from([(name.into(), Vec::new())]), ..plan() };
             assert!(matches!(bad.check(), Err(PlanError::BadFileName { .. })), "{name:?}");
@@ -239,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_with_an_unknown_policy_cannot_be_read() {
+    fn plan_with_unknown_policy_is_rejected() {
         let json =
             serde_json::to_string(&plan()).unwrap().replace(r#""policy":"off""#, r#""policy":"vault""#);
         let error = serde_json::from_str::<RunPlan>(&json).unwrap_err();

@@ -1,7 +1,7 @@
-//! What an agent may touch.
+//! Sandbox policies.
 //!
-//! Owns the two forms of it: what a call asks for ([`CallPolicy`], a preset and its adjustments) and what a supervisor
-//! enforces ([`Policy`], with every path filled in). How it is enforced is `sandbox`; this is data.
+//! A call requests a [`CallPolicy`] (a preset with adjustments); a supervisor enforces a [`Policy`] with absolute paths. Data
+//! only: `sandbox` enforces it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,103 +17,101 @@ mod known_paths;
 use known_paths::SECRETS;
 pub use known_paths::{is_in_products, protected_in};
 
-/// Folders that every sandbox with namespaces has its own of.
+/// Directories that every sandbox with a mount namespace replaces by private ones.
 pub const PRIVATE_DIRECTORIES: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
 
-/// The confinement a run is carried out with.
+/// The sandbox policy of a run.
 ///
-/// A plan that names a policy which the reading program does not know cannot be parsed, so it is never run with less
-/// confinement than it asked for.
+/// A plan with an unknown policy fails to parse, so a run never gets a weaker sandbox than requested.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// No confinement: the agent has all the rights of the user.
+    /// No sandbox: the agent has all permissions of the user.
     #[default]
     Off,
-    /// The agent touches only what is named here.
+    /// A sandbox.
     Confined(Box<Confinement>),
 }
 
-/// Everything that confines one run. All paths are absolute.
+/// The complete policy of a sandboxed run. All paths are absolute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confinement {
-    /// The preset it was made from.
+    /// The preset.
     pub preset: Preset,
-    /// What happens where the machine cannot enforce all of it.
+    /// The behavior on a machine that cannot enforce the policy completely.
     pub requirement: Requirement,
-    /// What must hold even so: the agent has no other means of keeping to what it was asked.
+    /// Safeguards that are required even with `best-effort`, because the agent has no other means to keep its mode.
     pub must_hold: Vec<SafeguardName>,
-    /// What may be written, and what must be visible although it lies in something hidden.
+    /// Writable paths, and readable paths inside of hidden ones.
     pub roots: Vec<PolicyRoot>,
-    /// What cannot be read, not even seen.
+    /// Paths that are invisible to the agent.
     #[serde(with = "crate::exact_path")]
     pub hidden: Vec<PathBuf>,
-    /// Paths that stay as they are, although they lie in a directory that can be written.
+    /// Read-only paths inside of writable directories.
     pub protected: Vec<Protected>,
-    /// Whom it may reach.
+    /// The allowed hosts.
     pub network: Network,
-    /// Whether it may make sockets with a name in the file system. Without, no such socket of the machine can be reached
-    /// either, wherever it is.
+    /// Allows Unix sockets with a path. Without it, no such socket of the machine can be reached.
     pub unix_sockets: bool,
-    /// Whether namespaces are used where they can be; without, the kernel's rules alone hold, which is less.
+    /// Uses namespaces if available. Without them only Landlock and seccomp apply, which enforce less.
     pub namespaces: bool,
-    /// What it may use up.
+    /// The resource limits.
     pub bounds: Bounds,
-    /// The directory of proofs that the sandbox holds, and of the lists by which active runs know each other's missing paths. None to
-    /// prove it every time, and to know of no other run.
+    /// The directory of self-test results, and of the lists that let concurrent runs see each other's missing paths. `None`: test
+    /// every time, and ignore other runs.
     pub proofs: Option<PathBuf>,
-    /// Variables that the agent gets only where writes are held: they tell it that it is confined.
+    /// Variables that are set only if the sandbox confines writes; they tell the agent that it is sandboxed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env_if_held: BTreeMap<String, String>,
-    /// Caches for package managers, which cannot write to the user's.
+    /// Private caches for package managers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caches: Option<Caches>,
-    /// The agent's own state.
+    /// The agent's state directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<AgentState>,
-    /// The parts of the home directory that are exposed; none where the home directory is not known.
+    /// The exposed parts of the home directory. `None` if the home directory is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<HomeView>,
 }
 
-/// A folder or file that an agent is given.
+/// A directory or file that an agent may access.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRoot {
-    /// Where it is.
+    /// The path.
     #[serde(with = "crate::exact_path")]
     pub path: PathBuf,
-    /// What may be done with it.
+    /// The access mode.
     pub access: RootAccess,
 }
 
 impl PolicyRoot {
-    /// To be read only.
+    /// Returns a read-only root.
     pub fn read_only(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: RootAccess::Read }
     }
 
-    /// To be read and written.
+    /// Returns a writable root.
     pub fn writable(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: RootAccess::Write }
     }
 
-    /// To be read and written, and made (for the user alone) when it is missing.
+    /// Returns a writable root that is created with mode 0700 if it is missing.
     pub fn created(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: RootAccess::Create }
     }
 }
 
-/// What may be done with a root.
+/// The access mode of a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RootAccess {
-    /// Read it.
+    /// Read-only.
     Read,
-    /// Read and write it.
+    /// Writable.
     Write,
-    /// Read and write it; the folder is made when it is missing.
+    /// Writable; the directory is created if it is missing.
     #[serde(rename = "make")]
     Create,
 }
@@ -125,89 +123,89 @@ pub struct Protected {
     /// The absolute path, which need not exist.
     #[serde(with = "crate::exact_path")]
     pub path: PathBuf,
-    /// What happens when the path does not exist at the start of a run and is created during it.
+    /// The reaction to its creation during a run.
     #[serde(rename = "if_created", alias = "kind")]
     pub on_create: OnCreate,
 }
 
-/// What happens to a protected path that is created during a run.
+/// The reaction to the creation of a protected path during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnCreate {
-    /// It is quarantined as soon as it appears: a program that the user runs meanwhile would obey it.
+    /// Quarantine it immediately: a program that the user runs meanwhile could execute it.
     QuarantineAtOnce,
-    /// It is quarantined when the run is over.
+    /// Quarantine it when the run has finished.
     #[serde(alias = "file", alias = "folder")]
     QuarantineAtEnd,
-    /// It stays.
+    /// Keep it.
     #[serde(alias = "if_present")]
     Keep,
 }
 
-/// Whom an agent may reach over the network.
+/// The hosts that an agent may connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// Everybody, this machine's loopback included.
+    /// All hosts, including loopback.
     #[default]
     Full,
-    /// Nobody.
+    /// None.
     None,
-    /// These hosts only (`api.example.com`, `*.example.com`, `127.0.0.1:8080`), through a proxy that asks no other.
+    /// Only these (`api.example.com`, `*.example.com`, `127.0.0.1:8080`), through a filtering proxy.
     Hosts(Vec<String>),
 }
 
-/// What an agent may use up. A bound that is `None` is not set.
+/// Resource limits. `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bounds {
-    /// How many processes and threads. The kernel does not hold root to it.
+    /// The number of processes and threads. RLIMIT_NPROC does not apply to root.
     pub processes: Option<u64>,
-    /// How many bytes of memory all together; needs a cgroup that is delegated to the user.
+    /// The memory of all processes. Needs a delegated cgroup.
     pub memory_bytes: Option<u64>,
-    /// How long one file may be.
+    /// The size of a file.
     pub file_bytes: Option<u64>,
 }
 
 impl Default for Bounds {
-    /// 4096 processes, files of 16 GiB, memory as there is.
+    /// 4096 processes, 16 GiB per file, no memory limit.
     fn default() -> Self {
         Self { processes: Some(4096), memory_bytes: None, file_bytes: Some(16 << 30) }
     }
 }
 
-/// What happens on a machine that cannot enforce a policy.
+/// The behavior on a machine that cannot enforce a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Requirement {
-    /// Nothing runs, and it is said what is missing.
+    /// Refuse to run, and report the missing safeguards.
     #[default]
     Require,
-    /// It runs with what there is, and it is said what held.
+    /// Run with the available safeguards, and report the gaps.
     BestEffort,
 }
 
-/// A policy by name.
+/// The named policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// No confinement at all.
+    /// No sandbox.
     Off,
-    /// The folders of the call can be written, all else but hidden things can be read.
+    /// The workspaces are writable; everything else except for hidden paths is readable.
     Workspace,
-    /// Nothing can be written but temporary files and the agent's own state.
+    /// Only temporary files and the agent's state are writable.
     Observe,
-    /// As `workspace`, and the agent has no shell: file tools on its folders and nothing else.
+    /// Like `workspace`, without a shell: the agent has only file tools.
     Restricted,
-    /// As `observe` and `restricted` together.
+    /// `observe` and `restricted` combined.
     Sealed,
 }
 
 impl Preset {
-    /// All of them.
+    /// All presets.
     pub const ALL: [Self; 5] = [Self::Off, Self::Workspace, Self::Observe, Self::Restricted, Self::Sealed];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -218,22 +216,22 @@ impl Preset {
         }
     }
 
-    /// Whether the folders of the call can be written.
+    /// Returns whether the workspaces are writable.
     pub fn writes(self) -> bool {
         matches!(self, Self::Off | Self::Workspace | Self::Restricted)
     }
 
-    /// Returns whether a caller who asks for mode `observe` cannot mean this preset: it is a sandbox made for writing.
+    /// Returns whether mode `observe` contradicts this preset, because it is a sandbox made for writing.
     pub fn contradicts_observe(self) -> bool {
         self.writes() && self != Self::Off
     }
 
-    /// Whether the agent may have a shell.
+    /// Returns whether the agent may have a shell.
     pub fn has_shell(self) -> bool {
         matches!(self, Self::Off | Self::Workspace | Self::Observe)
     }
 
-    /// The preset that allows only what both allow.
+    /// Returns the preset that allows only actions allowed by both.
     #[must_use]
     pub fn within(self, ceiling: Self) -> Self {
         match (self, ceiling) {
@@ -264,34 +262,34 @@ impl FromStr for Preset {
     }
 }
 
-/// The policy of a call: a preset and what is changed about it.
+/// The policy of a call: a preset with adjustments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CallPolicy {
-    /// Which one.
+    /// The preset.
     pub preset: Preset,
-    /// What happens where the machine cannot enforce it.
+    /// The behavior on a machine that cannot enforce the policy.
     pub requirement: Requirement,
-    /// Whom it may reach.
+    /// The allowed hosts.
     pub network: Network,
-    /// What it may use up.
+    /// The resource limits.
     pub bounds: Bounds,
-    /// Whether the agent gets a state folder of its own for this policy, with nothing in it but the login: no setting, no
-    /// server and no session of the user.
+    /// Gives the agent a separate state directory for this policy that contains only its login: no settings, servers or sessions
+    /// of the user.
     pub private_state: bool,
-    /// Further paths that it cannot see.
+    /// Additional hidden paths.
     pub hide: Vec<PathBuf>,
 }
 
 impl Default for CallPolicy {
-    /// `workspace`, as far as the machine can enforce it: the policy of every call that names none.
+    /// Returns `workspace` with best effort, the policy of calls that name none.
     fn default() -> Self {
         Self { requirement: Requirement::BestEffort, ..Preset::Workspace.into() }
     }
 }
 
 impl From<Preset> for CallPolicy {
-    /// Returns the preset unchanged, and required.
+    /// Returns the preset without adjustments, required.
     fn from(preset: Preset) -> Self {
         Self {
             preset,
@@ -305,18 +303,17 @@ impl From<Preset> for CallPolicy {
 }
 
 impl CallPolicy {
-    /// Returns the policy that confines nothing.
+    /// Returns the policy without a sandbox.
     pub fn off() -> Self {
         Preset::Off.into()
     }
 
-    /// Whether nothing is confined.
+    /// Returns whether there is no sandbox.
     pub fn is_off(&self) -> bool {
         self.preset == Preset::Off
     }
 
-    /// This policy, with nothing in it that the operator's ceiling does not allow. A caller cannot lift it: whatever is
-    /// asked, the result is at most the ceiling.
+    /// Returns the policy limited by the operator's ceiling. No request can exceed the ceiling.
     #[must_use]
     pub fn within(&self, ceiling: &Self) -> Self {
         if ceiling.is_off() {
@@ -342,7 +339,7 @@ impl CallPolicy {
 impl FromStr for Network {
     type Err = BadName;
 
-    /// `full`, `none`, or hosts with commas between them.
+    /// Parses `full`, `none` or a comma-separated list of hosts.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.trim() {
             "full" => Ok(Self::Full),
@@ -357,14 +354,14 @@ impl FromStr for Network {
 }
 
 impl Network {
-    /// Those whom both may reach.
+    /// Returns the hosts that both allow.
     #[must_use]
     pub fn within(&self, ceiling: &Self) -> Self {
         match (self, ceiling) {
             (Self::None, _) | (_, Self::None) => Self::None,
             (Self::Full, other) | (other, Self::Full) => other.clone(),
             (Self::Hosts(asked), Self::Hosts(allowed)) => {
-                // A pattern is kept only if the other side has it literally: to compare two patterns is to be wrong once.
+                // Keep a pattern only if the ceiling contains it literally: comparing two patterns is error-prone.
                 Self::Hosts(asked.iter().filter(|host| allowed.contains(host)).cloned().collect())
             }
         }
@@ -372,7 +369,7 @@ impl Network {
 }
 
 impl Bounds {
-    /// The smaller of each.
+    /// Returns the lower limit of each.
     #[must_use]
     pub fn within(self, ceiling: Self) -> Self {
         let least = |one: Option<u64>, other: Option<u64>| match (one, other) {
@@ -387,44 +384,44 @@ impl Bounds {
     }
 }
 
-/// What a policy is about: the folders of one call on one machine.
+/// The directories of a call on a machine, from which [`CallPolicy::confine`] builds a policy.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyContext {
-    /// The folders that the call works in.
+    /// The workspaces of the call.
     pub workspaces: Vec<PathBuf>,
-    /// The agent's own state.
+    /// The agent's state directory.
     pub state: Option<AgentState>,
-    /// The state of other agents, with their logins.
+    /// The state directories of other agents, with their logins.
     pub foreign_state: Vec<PathBuf>,
-    /// The user's home.
+    /// The user's home directory.
     pub home: Option<PathBuf>,
     /// Paths in the home directory that the operator exposes or the agent needs ([`HomeView::exposed`]).
     pub exposed: Vec<PathBuf>,
     /// Programs in the home directory that run besides the agent ([`HomeView::programs`]).
     pub programs: Vec<PathBuf>,
-    /// Files that stand in for those of the home directory ([`HomeView::copies`]).
+    /// Replacement files for the home directory ([`HomeView::copies`]).
     pub copies: Vec<(PathBuf, PathBuf)>,
-    /// Files in the workspaces that the user's settings of agents name in a command.
+    /// Files in the workspaces that a command in the user's agent settings refers to.
     pub settings_programs: Vec<PathBuf>,
-    /// What is ours and not the agent's: job files, database, configuration.
+    /// Switchboard's own paths: job files, database, configuration.
     pub own: Vec<PathBuf>,
-    /// Directories that no workspace may contain either: a call could write the configuration that bounds it.
+    /// Directories that no workspace may contain: a call could rewrite the configuration that limits it.
     pub guarded: Vec<PathBuf>,
-    /// What it must see in spite of that.
+    /// Paths that are visible nevertheless.
     pub visible: Vec<PathBuf>,
-    /// What must hold, whatever else the machine cannot enforce.
+    /// Safeguards that are required even with `best-effort`.
     pub must_hold: Vec<SafeguardName>,
-    /// The directory of proofs and lists ([`Confinement::proofs`]).
+    /// The directory of self-test results ([`Confinement::proofs`]).
     pub proofs: Option<PathBuf>,
-    /// Variables for where writes are held ([`Confinement::env_if_held`]).
+    /// Variables for a sandbox that confines writes ([`Confinement::env_if_held`]).
     pub env_if_held: BTreeMap<String, String>,
-    /// Caches for package managers.
+    /// Private caches for package managers.
     pub caches: Option<Caches>,
 }
 
 impl CallPolicy {
-    /// The policy with all its paths, or why the call cannot have it there.
-    pub fn confine(&self, ground: &PolicyContext) -> Result<Policy, PolicyError> {
+    /// Returns the policy with all its paths, or the reason why the call cannot have it there.
+    pub fn confine(&self, context: &PolicyContext) -> Result<Policy, PolicyError> {
         if self.is_off() {
             return Ok(Policy::Off);
         }
@@ -433,18 +430,18 @@ impl CallPolicy {
                 host.parse::<HostRule>().map_err(PolicyError::Host)?;
             }
         }
-        let hidden = self.hidden(ground);
-        for workspace in &ground.workspaces {
+        let hidden = self.hidden(context);
+        for workspace in &context.workspaces {
             if let Some(hidden) = hidden.iter().find(|hidden| workspace.starts_with(hidden)) {
                 let (folder, hidden) = (workspace.clone(), hidden.clone());
                 return Err(PolicyError::HiddenWorkspace { folder, hidden });
             }
-            // Before our own files, which usually lie in the home directory: moving them elsewhere would not help.
-            let is_home = ground.home.as_ref().is_some_and(|home| home.starts_with(workspace));
+            // Checked before Switchboard's own files, which usually are in the home directory: moving them would not help.
+            let is_home = context.home.as_ref().is_some_and(|home| home.starts_with(workspace));
             if is_home || (self.preset.writes() && workspace.parent().is_none()) {
                 return Err(PolicyError::TooMuch { folder: workspace.clone() });
             }
-            if let Some(own) = ground.guarded.iter().find(|own| own.starts_with(workspace)) {
+            if let Some(own) = context.guarded.iter().find(|own| own.starts_with(workspace)) {
                 let (folder, own) = (workspace.clone(), own.clone());
                 return Err(PolicyError::AboveOwnFiles { folder, own });
             }
@@ -452,18 +449,18 @@ impl CallPolicy {
         let workspace = |path: &PathBuf| {
             if self.preset.writes() { PolicyRoot::writable(path) } else { PolicyRoot::read_only(path) }
         };
-        let roots = ground.workspaces.iter().map(workspace);
-        let caches = ground.caches.iter().filter_map(|caches| caches.directory.as_ref());
+        let roots = context.workspaces.iter().map(workspace);
+        let caches = context.caches.iter().filter_map(|caches| caches.directory.as_ref());
         let roots = roots.chain(caches.map(PolicyRoot::created));
-        let roots = roots.chain(ground.visible.iter().map(PolicyRoot::read_only)).collect();
-        let protected = ground.workspaces.iter().filter(|_| self.preset.writes());
+        let roots = roots.chain(context.visible.iter().map(PolicyRoot::read_only)).collect();
+        let protected = context.workspaces.iter().filter(|_| self.preset.writes());
         let protected = protected.flat_map(|workspace| protected_in(workspace));
-        let programs = ground.settings_programs.iter().filter(|_| self.preset.writes()).cloned();
+        let programs = context.settings_programs.iter().filter(|_| self.preset.writes()).cloned();
         let protected = protected.chain(programs.map(|path| Protected { path, on_create: OnCreate::Keep }));
         Ok(Policy::Confined(Box::new(Confinement {
             preset: self.preset,
             requirement: self.requirement,
-            must_hold: ground.must_hold.clone(),
+            must_hold: context.must_hold.clone(),
             roots,
             hidden,
             protected: protected.collect(),
@@ -471,39 +468,39 @@ impl CallPolicy {
             unix_sockets: self.preset == Preset::Workspace,
             namespaces: true,
             bounds: self.bounds,
-            proofs: ground.proofs.clone(),
-            env_if_held: ground.env_if_held.clone(),
-            caches: ground.caches.clone(),
-            state: ground.state.clone(),
-            home: ground.home.clone().map(|directory| HomeView {
+            proofs: context.proofs.clone(),
+            env_if_held: context.env_if_held.clone(),
+            caches: context.caches.clone(),
+            state: context.state.clone(),
+            home: context.home.clone().map(|directory| HomeView {
                 directory,
-                exposed: ground.exposed.clone(),
-                programs: ground.programs.clone(),
-                copies: ground.copies.clone(),
+                exposed: context.exposed.clone(),
+                programs: context.programs.clone(),
+                copies: context.copies.clone(),
             }),
         })))
     }
 
-    fn hidden(&self, ground: &PolicyContext) -> Vec<PathBuf> {
-        let secrets = ground.home.iter().flat_map(|home| SECRETS.iter().map(|name| home.join(name)));
-        let is_its_own = |path: &PathBuf| ground.state.iter().any(|state| state.directory.starts_with(path));
-        let foreign = ground.foreign_state.iter().filter(|path| !is_its_own(path)).cloned();
-        secrets.chain(foreign).chain(ground.own.iter().cloned()).chain(self.hide.iter().cloned()).collect()
+    fn hidden(&self, context: &PolicyContext) -> Vec<PathBuf> {
+        let secrets = context.home.iter().flat_map(|home| SECRETS.iter().map(|name| home.join(name)));
+        let is_its_own = |path: &PathBuf| context.state.iter().any(|state| state.directory.starts_with(path));
+        let foreign = context.foreign_state.iter().filter(|path| !is_its_own(path)).cloned();
+        secrets.chain(foreign).chain(context.own.iter().cloned()).chain(self.hide.iter().cloned()).collect()
     }
 }
 
-/// A policy that a call cannot have where it is to work.
+/// A policy that a call cannot have in its workspace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// The workspace is one of the places that agents do not see.
-    #[error("`{}` lies in `{}`, which is kept from agents", folder.display(), hidden.display())]
+    /// The workspace is in a hidden directory.
+    #[error("`{}` is inside `{}`, which is hidden from agents", folder.display(), hidden.display())]
     HiddenWorkspace {
         /// The workspace.
         folder: PathBuf,
-        /// What is hidden.
+        /// The hidden directory.
         hidden: PathBuf,
     },
-    /// The workspace contains Switchboard's own state or configuration.
+    /// The workspace contains Switchboard's state or configuration.
     #[error("`{}` contains `{}`, the state or configuration of Switchboard", folder.display(), own.display())]
     AboveOwnFiles {
         /// The workspace.
@@ -511,11 +508,11 @@ pub enum PolicyError {
         /// The directory of state or configuration.
         own: PathBuf,
     },
-    /// Something in the list of hosts that is none.
+    /// A malformed host rule.
     #[error(transparent)]
     Host(BadName),
-    /// A workspace that holds the whole home, or all there is.
-    #[error("`{}` contains the home directory, which is kept from agents", folder.display())]
+    /// The workspace contains the home directory, or is the root directory.
+    #[error("`{}` contains the home directory, which is hidden from agents", folder.display())]
     TooMuch {
         /// The workspace.
         folder: PathBuf,
@@ -523,7 +520,7 @@ pub enum PolicyError {
 }
 
 impl PolicyError {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::HiddenWorkspace { .. } => "work in another directory",

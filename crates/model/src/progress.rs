@@ -1,7 +1,7 @@
-//! Where a job stands, and which steps lead on from there.
+//! The progress of a job, and its transitions.
 //!
-//! Owns the state diagram as one pure function, [`Progress::apply`]. A store keeps what the function answers and decides
-//! nothing itself, so every engine has the same diagram.
+//! Owns the state diagram as one pure function, [`Progress::apply`]. A store only persists its results, so all engines have the
+//! same diagram.
 //!
 //! ```text
 //! queued ─► running ─► completed | failed | timeout | cancelled
@@ -18,18 +18,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::{JobId, JobState, StateName, TerminalState, Timestamp};
 
-/// Who works on a job: one daemon, from its start to its end. A daemon that starts again is another owner.
+/// The owner of a claim: one daemon process. A restarted daemon is another owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Owner(String);
 
 impl Owner {
-    /// The owner of that name, which nobody else may ever have had.
+    /// Returns the owner with this name, which must be globally unique.
     pub fn new(name: impl Into<String>) -> Self {
         Self(name.into())
     }
 
-    /// The name as text.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -41,18 +41,18 @@ impl fmt::Display for Owner {
     }
 }
 
-/// The number of a claim of a job, growing with every one: what fences off the late word of an earlier owner.
+/// The number of a claim, incremented with each claim of a job: the fencing token against writes of an earlier owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Attempt(u32);
 
 impl Attempt {
-    /// The attempt of that number; the first is 1, and 0 is none yet.
+    /// Returns the attempt with this number. The first is 1; 0 means no claim yet.
     pub fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// Returns the number.
     pub fn number(self) -> u32 {
         self.0
     }
@@ -68,80 +68,80 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// How long an owner counts as alive without a further word. It holds for every job that the owner has.
+/// The lease of an owner, for all its jobs. An owner counts as dead when it has not renewed the lease in time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Who.
+    /// The owner.
     pub owner: Owner,
-    /// Until when.
+    /// The expiry.
     pub expires_at: Timestamp,
 }
 
-/// The right to speak for a job: a job, who holds it, and since which claim.
+/// The claim of an owner on a job. Every write for the job must present it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Claim {
-    /// Which job.
+    /// The job.
     pub job: JobId,
-    /// Which claim of it.
+    /// The attempt.
     pub attempt: Attempt,
-    /// Who holds it.
+    /// The owner.
     pub owner: Owner,
 }
 
-/// A step that somebody wants a job to take.
+/// A requested transition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transition {
-    /// An owner takes a queued job.
+    /// An owner claims a queued job.
     Claim {
-        /// Who.
+        /// The owner.
         owner: Owner,
     },
-    /// A pause may be over.
+    /// A pause may have expired.
     Wake,
-    /// The holder has to wait.
+    /// The owner pauses the job.
     Pause {
-        /// The holder's right.
+        /// The owner's claim.
         claim: Claim,
-        /// Until when.
+        /// The end of the pause.
         until: Timestamp,
     },
-    /// The holder has lost its run.
+    /// The owner lost the run.
     Interrupt {
-        /// The holder's right.
+        /// The owner's claim.
         claim: Claim,
     },
-    /// Somebody takes a job from an owner that is dead or silent for too long.
+    /// Another owner takes a job from a dead owner.
     Rescue {
-        /// From whom.
+        /// The dead owner.
         from: Owner,
-        /// Who clears up.
+        /// The owner that cleans up.
         rescuer: Owner,
     },
-    /// Somebody goes on with a run that is alive though its owner is not.
+    /// A new owner re-attaches to the live run of a dead owner.
     Adopt {
-        /// The right of the old owner, or of the rescuer.
+        /// The claim of the dead owner, or of the rescuer.
         claim: Claim,
-        /// Who goes on.
+        /// The new owner.
         owner: Owner,
     },
-    /// Nothing is left of a lost run: the job may be claimed again.
+    /// The process tree of a lost run is gone: the job is queued again.
     Requeue {
-        /// The right of who cleared up.
+        /// The claim of the owner that cleaned up.
         claim: Claim,
     },
-    /// The holder has brought the job to its end.
+    /// The owner finishes the job.
     Finish {
-        /// The holder's right.
+        /// The owner's claim.
         claim: Claim,
-        /// How it ended.
+        /// The terminal state.
         how: TerminalState,
     },
-    /// Somebody wants the job to end.
+    /// A client requests cancellation.
     Cancel,
 }
 
 impl Transition {
-    /// The step's name.
+    /// Returns the name of the transition.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Claim { .. } => "claim",
@@ -157,56 +157,56 @@ impl Transition {
     }
 }
 
-/// Why a step does not exist from where the job stands.
+/// The reason why a transition is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransitionError {
-    /// The job has ended. Whatever ended it first stays.
+    /// The job is already in a terminal state. The first terminal state wins.
     #[error("the job has already ended as {}", .0.name())]
     Ended(TerminalState),
-    /// Somebody else holds the job by now, or nobody.
+    /// The claim is stale: the job has another owner, or none.
     #[error("the claim (attempt {attempt} of `{owner}`) no longer holds the job, which is {now}")]
     Stale {
-        /// The attempt that spoke.
+        /// The attempt of the claim.
         attempt: Attempt,
-        /// The owner that spoke.
+        /// The owner of the claim.
         owner: Owner,
-        /// The state of the job.
+        /// The current state.
         now: StateName,
     },
-    /// The diagram has no such arrow.
-    #[error("a job that is {from} cannot take the step `{step}`")]
+    /// The state diagram has no such transition.
+    #[error("cannot {step} a job that is {from}")]
     NoSuchTransition {
-        /// The state of the job.
+        /// The current state.
         from: StateName,
-        /// The step's name.
+        /// The name of the transition.
         step: &'static str,
     },
-    /// It was begun as often as it may be.
-    #[error("the job was interrupted and has no attempt left of {max_attempts}")]
+    /// No attempts are left.
+    #[error("the job was interrupted and all {max_attempts} attempts are used")]
     NoAttemptLeft {
-        /// How often it may be begun.
+        /// The maximum number of attempts.
         max_attempts: u32,
     },
 }
 
-/// Where a job stands.
+/// The state of a job with its attempt counters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Its state.
+    /// The state.
     #[serde(flatten)]
     pub state: JobState,
-    /// The last claim.
+    /// The last attempt.
     pub attempt: Attempt,
-    /// How often it was queued again after an interruption. A pause does not count: nothing went wrong.
+    /// The number of requeues after interruptions. Pauses do not count.
     pub requeues: u32,
-    /// How often it may be begun, interruptions included.
+    /// The maximum number of attempts, interruptions included.
     pub max_attempts: u32,
-    /// When somebody first wanted it to end.
+    /// The time of the first cancellation request.
     pub cancel_requested_at: Option<Timestamp>,
 }
 
 impl Progress {
-    /// Where every job begins.
+    /// Returns the progress of a new job.
     pub fn queued(max_attempts: u32) -> Self {
         Self {
             state: JobState::Queued,
@@ -217,46 +217,46 @@ impl Progress {
         }
     }
 
-    /// Whether it may be queued again after an interruption.
+    /// Returns whether the job may be requeued after an interruption.
     pub fn has_attempt_left(&self) -> bool {
         self.requeues.saturating_add(1) < self.max_attempts
     }
 
-    /// Where the job stands after the step, or why it cannot take it.
-    pub fn apply(&self, step: &Transition, now: Timestamp) -> Result<Self, TransitionError> {
+    /// Applies a transition. Returns the new progress, or the reason for the rejection.
+    pub fn apply(&self, transition: &Transition, now: Timestamp) -> Result<Self, TransitionError> {
         if let JobState::Ended { how } = self.state {
             return Err(TransitionError::Ended(how));
         }
-        match step {
-            Transition::Claim { owner } => self.claimed(owner).ok_or_else(|| self.no_such(step)),
+        match transition {
+            Transition::Claim { owner } => self.claimed(owner).ok_or_else(|| self.rejection(transition)),
             Transition::Wake => match self.state {
-                JobState::Paused { until } if until <= now => Ok(self.with(JobState::Queued)),
-                _ => Err(self.no_such(step)),
+                JobState::Paused { until } if until <= now => Ok(self.with_state(JobState::Queued)),
+                _ => Err(self.rejection(transition)),
             },
             Transition::Rescue { from, rescuer } => match self.state.holder() {
                 Some((attempt, owner)) if owner == from => {
-                    Ok(self.with(JobState::Interrupted { attempt, owner: rescuer.clone() }))
+                    Ok(self.with_state(JobState::Interrupted { attempt, owner: rescuer.clone() }))
                 }
-                _ => Err(self.no_such(step)),
+                _ => Err(self.rejection(transition)),
             },
             Transition::Cancel => Ok(self.cancelled(now)),
             Transition::Pause { claim, until } => {
-                self.running(claim, step)?;
-                Ok(self.with(JobState::Paused { until: *until }).unless_cancelled())
+                self.check_running(claim, transition)?;
+                Ok(self.with_state(JobState::Paused { until: *until }).cancel_if_requested())
             }
             Transition::Interrupt { claim } => {
-                self.running(claim, step)?;
+                self.check_running(claim, transition)?;
                 let Claim { attempt, owner, .. } = claim.clone();
-                Ok(self.with(JobState::Interrupted { attempt, owner }))
+                Ok(self.with_state(JobState::Interrupted { attempt, owner }))
             }
             Transition::Adopt { claim, owner } => {
-                self.held_by(claim)?;
-                Ok(self.with(JobState::Running { attempt: claim.attempt, owner: owner.clone() }))
+                self.check_claim(claim)?;
+                Ok(self.with_state(JobState::Running { attempt: claim.attempt, owner: owner.clone() }))
             }
-            Transition::Requeue { claim } => self.requeued(claim, step),
+            Transition::Requeue { claim } => self.requeued(claim, transition),
             Transition::Finish { claim, how } => {
-                self.held_by(claim)?;
-                Ok(self.with(JobState::Ended { how: *how }))
+                self.check_claim(claim)?;
+                Ok(self.with_state(JobState::Ended { how: *how }))
             }
         }
     }
@@ -264,40 +264,40 @@ impl Progress {
     fn claimed(&self, owner: &Owner) -> Option<Self> {
         let attempt = self.attempt.next();
         let state = JobState::Running { attempt, owner: owner.clone() };
-        (self.state == JobState::Queued).then(|| Self { attempt, ..self.with(state) })
+        (self.state == JobState::Queued).then(|| Self { attempt, ..self.with_state(state) })
     }
 
-    fn requeued(&self, claim: &Claim, step: &Transition) -> Result<Self, TransitionError> {
-        self.held_by(claim)?;
+    fn requeued(&self, claim: &Claim, transition: &Transition) -> Result<Self, TransitionError> {
+        self.check_claim(claim)?;
         if self.state.name() != StateName::Interrupted {
-            return Err(self.no_such(step));
+            return Err(self.rejection(transition));
         }
         if self.cancel_requested_at.is_none() && !self.has_attempt_left() {
             return Err(TransitionError::NoAttemptLeft { max_attempts: self.max_attempts });
         }
-        Ok(Self { requeues: self.requeues + 1, ..self.with(JobState::Queued) }.unless_cancelled())
+        Ok(Self { requeues: self.requeues + 1, ..self.with_state(JobState::Queued) }.cancel_if_requested())
     }
 
-    /// A job that nobody holds is over at once; one that somebody holds goes on until its holder has ended it.
+    /// Cancels an unclaimed job immediately. A claimed job stays claimed until its owner has stopped the run.
     fn cancelled(&self, now: Timestamp) -> Self {
         let requested =
             Self { cancel_requested_at: Some(self.cancel_requested_at.unwrap_or(now)), ..self.clone() };
-        if self.state.holder().is_some() { requested } else { requested.unless_cancelled() }
+        if self.state.holder().is_some() { requested } else { requested.cancel_if_requested() }
     }
 
-    /// A job that is to end does not wait for anything any more.
-    fn unless_cancelled(self) -> Self {
+    /// Turns a waiting job with a cancellation request into a canceled one.
+    fn cancel_if_requested(self) -> Self {
         match self.cancel_requested_at {
             Some(_) => Self { state: JobState::Ended { how: TerminalState::Cancelled }, ..self },
             None => self,
         }
     }
 
-    fn with(&self, state: JobState) -> Self {
+    fn with_state(&self, state: JobState) -> Self {
         Self { state, ..self.clone() }
     }
 
-    fn held_by(&self, claim: &Claim) -> Result<(), TransitionError> {
+    fn check_claim(&self, claim: &Claim) -> Result<(), TransitionError> {
         if self.state.holder() == Some((claim.attempt, &claim.owner)) {
             return Ok(());
         }
@@ -305,13 +305,13 @@ impl Progress {
         Err(TransitionError::Stale { attempt, owner, now: self.state.name() })
     }
 
-    fn running(&self, claim: &Claim, step: &Transition) -> Result<(), TransitionError> {
-        self.held_by(claim)?;
-        if self.state.name() == StateName::Running { Ok(()) } else { Err(self.no_such(step)) }
+    fn check_running(&self, claim: &Claim, transition: &Transition) -> Result<(), TransitionError> {
+        self.check_claim(claim)?;
+        if self.state.name() == StateName::Running { Ok(()) } else { Err(self.rejection(transition)) }
     }
 
-    fn no_such(&self, step: &Transition) -> TransitionError {
-        TransitionError::NoSuchTransition { from: self.state.name(), step: step.name() }
+    fn rejection(&self, transition: &Transition) -> TransitionError {
+        TransitionError::NoSuchTransition { from: self.state.name(), step: transition.name() }
     }
 }
 

@@ -1,6 +1,6 @@
-//! How a run ended, as the supervisor saw it from outside.
+//! The report of a finished run, as the supervisor observed it.
 //!
-//! Knows processes, not vendors: whether the agent's answer is any good is read from its output, elsewhere.
+//! Knows processes, not vendors: `agents` judges the output.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,61 +9,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Deadline, SandboxReport};
 
-/// Everything that is known about a run that has ended.
+/// The supervisor's report of a finished run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunReport {
-    /// What ended it.
+    /// The reason for the end.
     pub end: End,
-    /// How the agent's own process ended; none when it never started or nobody was there to see it.
+    /// The exit status of the agent's process. `None` if it was never spawned, or its supervisor was killed.
     pub exit: Option<Exit>,
-    /// When the last of its processes was gone, in milliseconds since 1970.
+    /// The time when the process tree was empty, in milliseconds since 1970.
     pub ended_at_ms: u64,
-    /// From the start of the agent to `ended_at_ms`, in milliseconds.
+    /// The time from the start of the agent to `ended_at_ms`, in milliseconds.
     pub duration_ms: u64,
-    /// How many bytes stand in the spool's `output`.
+    /// The size of the spool's `output`.
     pub output_bytes: u64,
-    /// How many bytes stand in the spool's `error`.
+    /// The size of the spool's `error`.
     pub error_bytes: u64,
-    /// What the whole tree used.
+    /// The resources of the process tree.
     pub usage: TreeUsage,
-    /// How many processes, the agent's own not counted, were still alive at the end and had to be ended.
+    /// The number of processes, besides the agent's, that had to be killed at the end.
     pub descendants_ended: u32,
-    /// How sure it is that nothing is left.
+    /// The evidence that no process is left.
     pub tree: TreeEnd,
-    /// What confined it; none when nothing was started, or when an older version wrote this down.
+    /// The sandbox. `None` if nothing was spawned, or in a report of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxReport>,
 }
 
-/// What ended a run.
+/// The reason for the end of a run.
 ///
-/// Finished beats stopped: an agent that had already exited when a stop or a deadline came keeps `Exited`.
+/// Finished beats stopped: an agent that had already exited when a stop or a deadline arrived keeps `Exited`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "snake_case")]
 pub enum End {
-    /// The agent ended by itself, with whatever exit.
+    /// The agent exited by itself, with any status.
     Exited,
-    /// A wait was over.
+    /// A deadline has passed.
     Deadline {
-        /// Which one.
+        /// The deadline.
         which: Deadline,
     },
-    /// It printed more than [`crate::Limits::output_bytes`]; the spool holds exactly that many bytes.
+    /// The output exceeded [`crate::Limits::output_bytes`]; the spool contains exactly that many bytes.
     OutputLimit,
-    /// Somebody asked the supervisor to stop.
+    /// A client requested the stop.
     Stopped,
-    /// The agent could not be started.
+    /// The agent could not be spawned.
     NotStarted(NotStarted),
-    /// The spool could no longer be written (disk full, folder removed), so the run was ended.
+    /// The spool could not be written (ENOSPC, directory deleted), so the run was stopped.
     SpoolFailed {
-        /// What the operating system said.
+        /// The error of the kernel.
         message: String,
     },
-    /// The process that had started it ended, and the run was not to outlive it.
+    /// The process that had started the run exited, and the run was bound to it.
     StarterGone,
-    /// The supervisor itself was killed; the recovery ended what it had left.
+    /// The supervisor was killed; recovery killed the remaining processes.
     SupervisorLost,
-    /// A protected path was created again each time it had been moved to quarantine.
+    /// A protected path was created again after each move to quarantine.
     PolicyViolation {
         /// The path.
         #[serde(with = "crate::exact_path")]
@@ -80,26 +80,22 @@ impl fmt::Display for End {
             Self::Stopped => f.write_str("stopped"),
             Self::NotStarted(failure) => write!(f, "not started: {failure}"),
             Self::SpoolFailed { message } => write!(f, "spool failed: {message}"),
-            Self::StarterGone => f.write_str("the program that had started it ended"),
+            Self::StarterGone => f.write_str("the process that started it exited"),
             Self::SupervisorLost => f.write_str("supervisor lost"),
             Self::PolicyViolation { path } => {
-                write!(
-                    f,
-                    "policy violation: `{}` was created again and again",
-                    crate::exact_path::show_path(path)
-                )
+                write!(f, "policy violation: `{}` was created repeatedly", crate::exact_path::show_path(path))
             }
         }
     }
 }
 
-/// How a process ended.
+/// The exit status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
-    /// It returned this code.
+    /// An exit code.
     Code(i32),
-    /// This signal ended it.
+    /// A signal.
     Signal(i32),
 }
 
@@ -112,75 +108,73 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Why an agent could not be started.
+/// The reason why an agent could not be spawned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct NotStarted {
-    /// The kind of failure.
+    /// The kind.
     pub reason: NotStartedReason,
-    /// What failed, with what, and what the operating system said.
+    /// The failed action, its object and the error of the kernel.
     pub message: String,
 }
 
-/// The kinds of failures to start.
+/// The kinds of spawn failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotStartedReason {
-    /// There is no such program, or its interpreter is missing.
+    /// The program, or the interpreter of the script, does not exist.
     ProgramMissing,
-    /// The program is there but may not be executed, or is not something that can be.
+    /// The program exists but cannot be executed.
     ProgramNotExecutable,
-    /// There is no such working directory.
+    /// The working directory does not exist.
     CwdMissing,
-    /// The working directory is something else.
+    /// The working directory is not a directory.
     CwdNotADirectory,
-    /// The working directory may not be entered.
+    /// The working directory is not accessible.
     CwdForbidden,
-    /// It cannot be confined as its policy requires.
+    /// The required sandbox policy cannot be enforced.
     NotConfined,
-    /// Anything else the operating system refused.
+    /// Any other error of the kernel.
     Other,
 }
 
 impl NotStartedReason {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(self) -> &'static str {
         match self {
-            Self::ProgramMissing => "install the program, or give the path where it is",
-            Self::ProgramNotExecutable => "check that the path names a program and that `chmod +x` was done",
-            Self::CwdMissing => "create the folder, or give one that exists",
-            Self::CwdNotADirectory => "give the folder and not a file in it",
-            Self::CwdForbidden => "give a folder that you may enter, or change its rights",
-            Self::NotConfined => {
-                "`switchboard doctor` says what is missing; a policy with `best-effort` runs with what there is"
-            }
+            Self::ProgramMissing => "install the program, or pass its path",
+            Self::ProgramNotExecutable => "check that the path is a program with execute permission",
+            Self::CwdMissing => "create the directory, or pass one that exists",
+            Self::CwdNotADirectory => "pass a directory, not a file",
+            Self::CwdForbidden => "pass a directory that you can access, or change its permissions",
+            Self::NotConfined => "run `switchboard doctor` to see what is missing, or use `best-effort`",
             Self::Other => "see the message of the operating system",
         }
     }
 }
 
-/// What a whole process tree used, as far as its processes were waited for.
+/// The resources used by the reaped processes of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TreeUsage {
-    /// CPU time in user mode, of all processes together.
+    /// User CPU time of all processes.
     pub cpu_user_ms: u64,
-    /// CPU time in the kernel, of all processes together.
+    /// System CPU time of all processes.
     pub cpu_system_ms: u64,
-    /// The peak resident memory of the largest single process of the tree (the kernel keeps no sum).
+    /// The peak RSS of the largest process. The kernel keeps no sum.
     pub largest_rss_bytes: u64,
 }
 
-/// How sure it is that no process of the run is left.
+/// The evidence that no process of a run is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TreeEnd {
-    /// The kernel said so: the supervisor, to which every orphan of the tree falls, had no child left.
+    /// The kernel confirmed it: the supervisor, a subreaper, had no child left.
     ProvenEmpty,
-    /// The supervisor was gone; every process that carried the run's identity was ended, until none was found.
+    /// The supervisor was dead; every process with the run's id was killed until a scan found none.
     SweptByIdentity,
-    /// Some could not be ended (in uninterruptible sleep, or another user's).
+    /// Some processes could not be killed (uninterruptible sleep, another user).
     LeftAlive {
-        /// How many were seen last.
+        /// The number of processes in the last scan.
         processes: u32,
     },
 }

@@ -1,4 +1,4 @@
-//! The name of one run, which no other process on the machine can guess.
+//! The id of a run, which no other process can guess.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,19 +6,19 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::{Builder, Uuid};
 
-/// The unguessable name of one run.
+/// The random id of a run.
 ///
-/// It stands in the environment of the agent ([`RunId::VARIABLE`]) and is inherited by everything the agent starts, so the
-/// survivors of a killed supervisor can be told from every other process by identity and not by name.
+/// Every process of the run inherits it in its environment ([`RunId::VARIABLE`]), so the survivors of a killed supervisor are
+/// identified by id and not by process name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(Uuid);
 
 impl RunId {
-    /// The environment variable of the agent that carries the id.
+    /// The environment variable with the id.
     pub const VARIABLE: &'static str = "SWITCHBOARD_RUN_ID";
 
-    /// Makes an id of 16 bytes, which the caller took from a secure source of randomness.
+    /// Returns the id with these bytes. They must come from a cryptographic random source.
     pub fn from_random(bytes: [u8; 16]) -> Self {
         Self(Builder::from_random_bytes(bytes).into_uuid())
     }
@@ -30,7 +30,7 @@ impl fmt::Display for RunId {
     }
 }
 
-/// A text that is not a run id.
+/// A malformed run id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a run id (a UUID is expected)")]
 pub struct BadRunId(String);
@@ -48,13 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_reads_back_from_its_text() {
+    fn id_round_trips_through_text() {
         let id = RunId::from_random([7; 16]);
         assert_eq!(id.to_string().parse::<RunId>(), Ok(id));
     }
 
     #[test]
-    fn what_is_no_uuid_is_refused_by_name() {
+    fn malformed_run_id_is_rejected() {
         let error = "claude".parse::<RunId>().unwrap_err();
         assert_eq!(error.to_string(), "`claude` is not a run id (a UUID is expected)");
     }

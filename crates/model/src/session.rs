@@ -1,4 +1,4 @@
-//! The vendor's conversation: its id, which one a call wants, and which one may come back.
+//! The vendor's session: its id, the caller's choice, and the expected id.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// The id that an agent gave to a conversation.
+/// A session id of a vendor.
 ///
-/// Every agent of today uses a UUID; the type only promises a plain word that cannot be taken for a flag or a path, so
-/// that an id of tomorrow can be kept and shown. Whoever *asks* for a session checks [`SessionId::as_uuid`].
+/// All current agents use UUIDs. The type only guarantees that the id cannot be mistaken for a flag or a path, so that an unknown
+/// format can still be stored and shown. Requests for a session check [`SessionId::as_uuid`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SessionId(String);
@@ -17,17 +17,17 @@ pub struct SessionId(String);
 impl SessionId {
     const MAX_LEN: usize = 128;
 
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The id as a UUID, when it is one.
+    /// Returns the UUID, if it is one.
     pub fn as_uuid(&self) -> Option<Uuid> {
         Uuid::parse_str(&self.0).ok()
     }
 
-    /// Whether a text is this id. The same UUID may be written in capitals or without hyphens.
+    /// Returns whether a text is this id. UUIDs also match in upper case or without hyphens.
     pub fn is_written(&self, text: &str) -> bool {
         self.0 == text || self.as_uuid().is_some_and(|id| Uuid::parse_str(text) == Ok(id))
     }
@@ -70,56 +70,56 @@ impl TryFrom<String> for SessionId {
     }
 }
 
-/// A text that cannot be the id of a session.
+/// A malformed session id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is not a session id", .0.escape_debug())]
 pub struct BadSessionId(String);
 
 impl BadSessionId {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> &'static str {
-        "give the UUID that an earlier call answered as its session_id"
+        "pass the session_id of an earlier result"
     }
 }
 
-/// Which conversation a call is to be part of.
+/// The session of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionChoice {
-    /// A new one.
+    /// A new session.
     #[default]
     New,
-    /// Go on with this one.
+    /// Resume this session.
     Resume(SessionId),
-    /// Begin a new one that remembers this one, which stays as it is.
+    /// Fork this session, which stays unchanged.
     Fork(SessionId),
-    /// Go on with the newest of the working directory.
+    /// Resume the newest session of the working directory.
     ContinueLatest,
 }
 
-/// What is known, before an agent starts, about the id that it will answer with.
+/// The session that an agent is expected to report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExpectedSession {
-    /// A new one, which was given this id.
+    /// A new session with this id.
     Assigned(SessionId),
-    /// The old one that was asked for.
+    /// The resumed session.
     Resumed(SessionId),
-    /// A new one that remembers an old one.
+    /// A fork.
     Forked {
-        /// The old one.
+        /// The original session.
         from: SessionId,
-        /// The id that the new one was given, when it could be given one.
+        /// The id of the fork, if it could be assigned.
         into: Option<SessionId>,
     },
-    /// The newest of the folder, whichever that is.
+    /// The newest session of the working directory.
     Latest,
-    /// A new one, whose id the agent chooses.
+    /// A new session with an id of the agent's choice.
     Any,
 }
 
 impl ExpectedSession {
-    /// The id, when it is known before the agent says anything.
+    /// Returns the id, if it is known before the agent starts.
     pub fn known(&self) -> Option<&SessionId> {
         match self {
             Self::Assigned(id) | Self::Resumed(id) => Some(id),
@@ -128,7 +128,7 @@ impl ExpectedSession {
         }
     }
 
-    /// The id that an agent which answers with `got` did not keep to, if so.
+    /// Returns the expected id if an agent that reports `got` violates the expectation.
     pub fn broken_by(&self, got: &str) -> Option<&SessionId> {
         match self {
             Self::Forked { from, into: None } => Some(from).filter(|from| from.is_written(got)),
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_shell_or_a_cli_could_misread_is_no_session_id() {
+    fn session_id_rejects_flags_and_paths() {
         for bad in ["", "-p", "--last", "../x", "a b", "a/b", "a\0", "é", &"a".repeat(129)] {
             assert!(bad.parse::<SessionId>().is_err(), "{bad:?}");
             let json = serde_json::to_string(bad).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_keeps_every_id_but_the_one_it_came_from() {
+    fn fork_may_report_any_id_but_its_origin() {
         let old: SessionId = "old".parse().unwrap();
         let fork = ExpectedSession::Forked { from: old.clone(), into: None };
         assert_eq!((fork.broken_by("new"), fork.broken_by("old")), (None, Some(&old)));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_is_the_same_id_however_it_is_written() {
+    fn uuid_matches_in_any_notation() {
         let id: SessionId = "0000abcd-0000-4000-8000-00000000000a".parse().unwrap();
         for same in ["0000ABCD-0000-4000-8000-00000000000A", "0000abcd00004000800000000000000a"] {
             assert_eq!(ExpectedSession::Resumed(id.clone()).broken_by(same), None, "{same}");
@@ -169,7 +169,7 @@ mod tests {
         }
         let other = "0000abcd-0000-4000-8000-00000000000b";
         assert_eq!(ExpectedSession::Resumed(id.clone()).broken_by(other), Some(&id));
-        // Only UUIDs: another word means something else in capitals.
+        // Only UUIDs are case-insensitive.
         let word: SessionId = "old".parse().unwrap();
         assert_eq!(ExpectedSession::Resumed(word.clone()).broken_by("OLD"), Some(&word));
     }

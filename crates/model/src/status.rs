@@ -1,62 +1,62 @@
-//! What stands in a run's `status.json`, at its start and at its end.
+//! The contents of a run's `status.json`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Limits, RunId, RunReport, SandboxReport};
 
-/// The version of the format that this crate writes; a reader refuses any other.
+/// The format version. Readers reject any other.
 pub const STATUS_VERSION: u32 = 1;
 
-/// The state of one run, as its supervisor last wrote it down.
+/// The state of a run, as last written by its supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatus {
     /// [`STATUS_VERSION`].
     pub version: u32,
-    /// Which run.
+    /// The run.
     pub run_id: RunId,
-    /// The boot of the machine in which every pid here was given out.
+    /// The boot id, which scopes the pids.
     pub boot_id: String,
-    /// The process that owns the run.
+    /// The supervisor's process.
     pub supervisor: ProcessIdentity,
-    /// When the agent was started, in milliseconds since 1970.
+    /// The start time of the agent, in milliseconds since 1970.
     pub started_at_ms: u64,
-    /// What confines it; none when nothing was started, or when an older version wrote this down.
+    /// The sandbox. `None` if nothing was spawned, or in a status of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxReport>,
-    /// What lets another process enforce the limits; none when an older version wrote this down.
+    /// The data that lets another process enforce the limits. `None` in a status of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitClock>,
-    /// Where the run is.
+    /// The state.
     pub state: RunState,
 }
 
-/// The limits of a run and the moment they count from.
+/// The limits of a run and their reference time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitClock {
     /// The limits.
     pub limits: Limits,
-    /// When the run started, in milliseconds of `CLOCK_MONOTONIC`; means something within one boot.
+    /// The start time in milliseconds of `CLOCK_MONOTONIC`, valid within one boot.
     pub started_monotonic_ms: u64,
 }
 
-/// Where a run is.
+/// The state of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// The agent is alive, as far as its supervisor has written.
+    /// The agent was running at the last write.
     Running {
-        /// The agent's own process, which leads its process group.
+        /// The agent's process, the leader of its process group.
         agent: ProcessIdentity,
     },
-    /// It is over.
+    /// Finished.
     Ended(RunReport),
 }
 
-/// A process that cannot be mistaken for a later one with the same pid, within one boot.
+/// A process identity that survives pid reuse, within one boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// The process id.
     pub pid: i32,
-    /// When it started, in clock ticks since boot, as the kernel tells it.
+    /// The start time in clock ticks since boot, from `/proc/PID/stat`.
     pub start_ticks: u64,
 }

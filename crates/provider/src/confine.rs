@@ -177,7 +177,7 @@ fn tool(verb: FileVerb) -> String {
 }
 
 fn text(path: &Path) -> Result<&str, ProviderError> {
-    path.to_str().ok_or_else(|| LaunchError::NotUnicode { folder: path.to_owned() }.into())
+    path.to_str().ok_or_else(|| LaunchError::NotUnicode { directory: path.to_owned() }.into())
 }
 
 #[cfg(test)]

@@ -306,7 +306,7 @@ impl Exchange {
         let Some(relay) = &mut self.relay else { return Ok(None) };
         let Arrived { summary, report, stderr, launch, .. } = arrived;
         let ended = FinishedRun::new(self.operator.kind, launch, summary, report, stderr);
-        let outcome = judge(&FinishedRun { before, ..ended });
+        let outcome = judge(&FinishedRun { totals_before: before, ..ended });
         let next = relay.next(outcome);
         let attempt = relay.resumes();
         match next {

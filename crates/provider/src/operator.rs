@@ -53,7 +53,7 @@ impl Operator {
     /// Checks whether a request can run: the agent is installed, works and is logged in, and there is a supervisor.
     pub async fn validate(self: &Arc<Self>) -> Result<(), ProviderError> {
         self.supervisor()?;
-        let (kind, lookup) = (self.kind, self.lookup(self.config.surroundings()).outside_of(&[]));
+        let (kind, lookup) = (self.kind, self.lookup(self.config.surroundings()).excluding_workspaces(&[]));
         aside(move || doctor::validate_environment(kind, &lookup)).await??;
         Ok(())
     }
@@ -65,8 +65,8 @@ impl Operator {
         workspaces: &[PathBuf],
     ) -> Result<AgentCheck, ProviderError> {
         let (kind, lookup) = (self.kind, self.lookup(surroundings));
-        let outside = lookup.clone().outside_of(workspaces);
-        let check = aside(move || doctor::look_up(kind, &outside)).await?;
+        let outside = lookup.clone().excluding_workspaces(workspaces);
+        let check = aside(move || doctor::find_installed(kind, &outside)).await?;
         if check.is_ready() {
             lookup.remember_workspaces(workspaces);
             return Ok(check);
@@ -78,10 +78,10 @@ impl Operator {
     fn lookup(&self, surroundings: BTreeMap<String, String>) -> Lookup {
         Lookup {
             programs: self.config.program.iter().map(|program| (self.kind, program.clone())).collect(),
-            own_folder: own_folder(),
+            own_directory: own_folder(),
             // Shared with the command line: a version check takes up to seconds.
             cache_file: state_folder(&surroundings).map(|state| state.join("agents.json")),
-            left_out: Vec::new(),
+            excluded: Vec::new(),
             workspaces: KnownWorkspaces::default(),
             inherited: surroundings,
         }
@@ -207,7 +207,7 @@ impl Operator {
             workspace: agents::inspect_workspace(spec, &inherited),
             inherited,
             pass_on: self.config.pass_on.clone(),
-            private_folder: spool.private(),
+            private_directory: spool.private(),
             tool_timeout: None,
             new_session: uuid::Uuid::new_v4().into(),
             host: premises,

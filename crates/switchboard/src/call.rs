@@ -46,9 +46,9 @@ pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {
     let mut call = spec(order, &config)?;
     // The daemon applies the ceiling of the file, and the result says so. It does not see a variable of this shell.
     if environment.get(CEILING_VARIABLE).is_some() {
-        let asked = call.asked_preset();
+        let asked = call.requested_preset();
         call.policy = call.policy.within(&config.sandbox.ceiling);
-        if let Some(note) = calls::ceiling_note(asked, call.asked_preset().name()) {
+        if let Some(note) = calls::ceiling_note(asked, call.requested_preset().name()) {
             output::aside(&format!("note: {note}"));
         }
     }
@@ -271,7 +271,7 @@ pub fn spec(order: &CallArgs, config: &Config) -> Result<CallSpec, Failure> {
         ..CallSpec::new(order.agent, prompt(order)?, cwd)
     };
     let trusted = order.trust_workspace || config.sandbox.trust_workspaces;
-    Ok(if trusted { call.trusting_its_workspace() } else { call })
+    Ok(if trusted { call.with_trusted_workspace() } else { call })
 }
 
 /// Returns the real path of a directory that an option names.
@@ -280,7 +280,7 @@ fn real_directory(option: &'static str, folder: &Path) -> Result<PathBuf, Failur
     let real = real.map_err(|source| Failure::Directory { option, folder: folder.to_owned(), source })?;
     // The daemon is asked in JSON, which could not even name it.
     if real.to_str().is_none() {
-        return Err(LaunchError::NotUnicode { folder: real }.into());
+        return Err(LaunchError::NotUnicode { directory: real }.into());
     }
     Ok(real)
 }

@@ -80,8 +80,9 @@ impl Closing {
         };
         let killed = calls::left_running_note(report.descendants_ended.into());
         let sandbox = report.sandbox.as_ref().map(Sandbox::from);
-        let lowered =
-            sandbox.as_ref().and_then(|sandbox| calls::ceiling_note(call.asked_preset(), &sandbox.policy));
+        let lowered = sandbox
+            .as_ref()
+            .and_then(|sandbox| calls::ceiling_note(call.requested_preset(), &sandbox.policy));
         let because = failure.map(|failure| format!("{} ({})", failure.message, failure.kind.name()));
         let notes = outcome.notes().into_iter().filter(|note| !is_repeated(note, because.as_deref()));
         let notes = notes.chain(killed).chain(lowered).map(|note| format!("note: {note}"));

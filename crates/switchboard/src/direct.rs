@@ -35,9 +35,9 @@ pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {
     let spec = call::spec(order, &config)?;
     let folder = home.new_job();
     let lookup = here::lookup(&environment, Some(&home), &config);
-    let private_folder = supervisor::Spool::at(&folder).private();
+    let private_directory = supervisor::Spool::at(&folder).private();
     let premises = here::premises(&home, &config);
-    let setup = setup(&spec, lookup, config, private_folder, premises)?;
+    let setup = setup(&spec, lookup, config, private_directory, premises)?;
     home.make()?;
     // Without the login there, the agent itself says what is missing.
     if let Err(error) = agents::seed_private_state(&spec, &setup) {
@@ -61,14 +61,14 @@ fn setup(
     spec: &CallSpec,
     lookup: Lookup,
     config: Config,
-    private_folder: PathBuf,
+    private_directory: PathBuf,
     premises: HostConfig,
 ) -> Result<LaunchSetup, Failure> {
     // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
     let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
-    let outside = lookup.clone().outside_of(workspaces());
+    let outside = lookup.clone().excluding_workspaces(workspaces());
     let AgentCheck { program, version, capabilities, findings, agent, .. } =
-        doctor::look_up(spec.agent, &outside);
+        doctor::find_installed(spec.agent, &outside);
     let Some(program) = program else { return Err(NotReady { agent, findings }.into()) };
     if spec.writes_confined() {
         lookup.remember_workspaces(workspaces());
@@ -81,7 +81,7 @@ fn setup(
         workspace: agents::inspect_workspace(spec, &lookup.inherited),
         inherited: lookup.inherited,
         pass_on: config.pass_env,
-        private_folder,
+        private_directory,
         tool_timeout: Some(config.limits.tool_timeout),
         new_session: uuid::Uuid::new_v4().into(),
         host: premises,

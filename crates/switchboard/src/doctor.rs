@@ -86,7 +86,8 @@ impl Looking {
     pub fn new(home: Option<Home>, environment: Environment, config: &Config) -> Self {
         let policy = config.sandbox.policy.within(&config.sandbox.ceiling);
         // As a call in this directory finds them.
-        let lookup = lookup(&environment, home.as_ref(), config).outside_of(&env::current_dir().ok());
+        let lookup =
+            lookup(&environment, home.as_ref(), config).excluding_workspaces(&env::current_dir().ok());
         Self { lookup, home, environment, policy }
     }
 
@@ -154,10 +155,10 @@ fn note(problem: impl Into<String>, remedy: &str) -> Finding {
 fn refused_as_root(policy: &CallPolicy, sandbox: &Result<ProvenSandbox, Finding>) -> Option<Finding> {
     let (why, remedy) = match sandbox {
         _ if policy.is_off() => {
-            ("the policy is `off`", "set `[sandbox] policy = \"workspace\"`, or work as an ordinary user")
+            ("the policy is `off`", "set `[sandbox] policy = \"workspace\"`, or run as an unprivileged user")
         }
         Ok(proven) if proven.holds_writes => return None,
-        _ => ("there is none", "install bubblewrap, or work as an ordinary user"),
+        _ => ("there is none", "install bubblewrap, or run as an unprivileged user"),
     };
     Some(Finding {
         problem: format!("as root, claude runs only in a sandbox, and {why}"),
@@ -189,7 +190,7 @@ pub fn agents(order: &cli::Checkup) -> Result<ExitCode, Failure> {
     let environment = Environment::of_this_process();
     let home = home(&environment)?;
     let config = Config::read(home.as_ref(), &environment, &[])?;
-    let lookup = lookup(&environment, home.as_ref(), &config).outside_of(&env::current_dir().ok());
+    let lookup = lookup(&environment, home.as_ref(), &config).excluding_workspaces(&env::current_dir().ok());
     let checkup = agents::doctor::check(&lookup, bubblewrap(&lookup));
     let row = |agent: &AgentCheck| {
         let first = agent.findings.iter().find(|finding| finding.blocks);
@@ -210,7 +211,7 @@ pub fn agents(order: &cli::Checkup) -> Result<ExitCode, Failure> {
 pub fn lookup(environment: &Environment, home: Option<&Home>, config: &Config) -> Lookup {
     Lookup {
         inherited: environment.texts(),
-        own_folder: env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned())),
+        own_directory: env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned())),
         programs: config.programs.clone(),
         cache_file: home.map(Home::agents_cache),
         ..Lookup::default()
@@ -320,7 +321,7 @@ pub fn login(agent: &AgentCheck) -> &'static str {
     match agent.login {
         _ if agent.program.is_none() => "",
         Login::ByVariable => ", key in the environment",
-        Login::ByFile | Login::ByItsWord => ", logged in",
+        Login::ByFile | Login::Reported => ", logged in",
         Login::LoggedOut => "",
         Login::Unknown => ", login cannot be told",
     }

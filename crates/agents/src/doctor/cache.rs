@@ -1,7 +1,7 @@
-//! Remembers what programs said about themselves, until their files change.
+//! Caches the output of probes until the program's file changes.
 //!
-//! Asking costs up to a second per agent, and a daemon asks at every start. The cache is a convenience: a file that
-//! cannot be read or written is as good as none.
+//! A probe takes up to a second per agent, and each daemon probes at its start. Best effort: an unreadable or unwritable cache
+//! file is ignored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -15,19 +15,19 @@ use serde::{Deserialize, Serialize};
 
 use super::probe::{Probe, ProbeError};
 
-/// Changed whenever the shape of the file or the questions change.
+/// Bumped when the format of the file or the probe commands change.
 const FORMAT: u32 = 2;
 
-/// What programs said about themselves, by path and age.
+/// Probe results by path and file state.
 #[derive(Debug)]
 pub struct ProbeCache {
     file: Option<PathBuf>,
-    kept: Kept,
+    contents: CacheFile,
     changed: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Kept {
+struct CacheFile {
     format: u32,
     programs: BTreeMap<PathBuf, Entry>,
 }
@@ -38,7 +38,7 @@ struct Entry {
     probe: Probe,
 }
 
-/// What tells a file from the one that was at its path before. A link is followed.
+/// Identifies a version of a file. Symbolic links are followed.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct FileState {
     inode: u64,
@@ -47,18 +47,18 @@ struct FileState {
 }
 
 impl ProbeCache {
-    /// The cache that a file holds; an empty one without a file.
+    /// Reads the cache from a file. Returns an empty cache without one.
     pub fn open(file: Option<&Path>) -> Self {
         let read = file.and_then(|file| fs::read(file).ok());
-        let kept = read.and_then(|bytes| serde_json::from_slice::<Kept>(&bytes).ok());
+        let contents = read.and_then(|bytes| serde_json::from_slice::<CacheFile>(&bytes).ok());
         Self {
             file: file.map(Path::to_owned),
-            kept: kept.filter(|kept| kept.format == FORMAT).unwrap_or_default(),
+            contents: contents.filter(|contents| contents.format == FORMAT).unwrap_or_default(),
             changed: false,
         }
     }
 
-    /// What the program says, from memory if its file is the same as then.
+    /// Returns the cached output if the file is unchanged, else probes the program.
     pub fn probe(
         &mut self,
         kind: AgentKind,
@@ -66,31 +66,31 @@ impl ProbeCache {
         inherited: &BTreeMap<String, String>,
     ) -> Result<Probe, ProbeError> {
         let file = FileState::read(program);
-        if let (Some(file), Some(entry)) = (&file, self.kept.programs.get(program))
+        if let (Some(file), Some(entry)) = (&file, self.contents.programs.get(program))
             && entry.file == *file
         {
             return Ok(entry.probe.clone());
         }
-        let probe = Probe::ask(kind, program, inherited)?;
+        let probe = Probe::run(kind, program, inherited)?;
         if let Some(file) = file {
             let entry = Entry { file, probe: probe.clone() };
-            self.kept.programs.insert(program.to_owned(), entry);
+            self.contents.programs.insert(program.to_owned(), entry);
             self.changed = true;
         }
         Ok(probe)
     }
 
-    /// Writes down what is new. Replaces the file whole, so that another process never reads half of it.
+    /// Writes new results. Renames a complete file into place, so that no other process reads a partial one.
     pub fn save(&mut self) {
         let Some(file) = self.file.as_ref().filter(|_| self.changed) else { return };
-        self.kept.format = FORMAT;
+        self.contents.format = FORMAT;
         let fresh = file.with_extension(format!("{}.new", std::process::id()));
-        let json = serde_json::to_vec(&self.kept).unwrap_or_default();
-        let folder = file
+        let json = serde_json::to_vec(&self.contents).unwrap_or_default();
+        let directory = file
             .parent()
-            .map_or(Ok(()), |folder| DirBuilder::new().recursive(true).mode(0o700).create(folder));
+            .map_or(Ok(()), |directory| DirBuilder::new().recursive(true).mode(0o700).create(directory));
         let options = || OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh);
-        let written = folder.and_then(|()| options()).and_then(|mut out| out.write_all(&json));
+        let written = directory.and_then(|()| options()).and_then(|mut out| out.write_all(&json));
         if written.is_ok() && fs::rename(&fresh, file).is_ok() {
             self.changed = false;
         } else {

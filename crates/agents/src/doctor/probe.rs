@@ -1,7 +1,7 @@
-//! Asks a program what it is: the one place of this crate that starts a process.
+//! Probes a program for its version and flags: the only place in this crate that spawns a process.
 //!
-//! Bounded in every way: an empty environment with the agent's own allow-list, no stdin, ten seconds, 256 KiB of output.
-//! Only a descendant that leaves its process group outlives it; the supervisor, which holds those too, starts agents.
+//! Bounded: the agent's allowlisted environment, no stdin, ten seconds, 256 KiB of output. Only a descendant that leaves the
+//! process group survives. Agents themselves are spawned by the supervisor, which also tracks those.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -24,65 +24,65 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_OUTPUT: usize = 256 * 1024;
 
-/// What a program says about itself.
+/// The output of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// What `--version` printed.
+    /// The output of `--version`.
     pub version: String,
-    /// What `--help` printed (for codex: `exec --help`).
+    /// The output of `--help` (for codex: `exec --help`).
     pub help: String,
 }
 
-/// A program that does not say what it is.
+/// A failed probe.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// It cannot be started.
+    /// The program cannot be spawned.
     #[error("cannot start `{}`", program.display())]
     Start {
         /// The program.
         program: PathBuf,
-        /// What the operating system said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// It did not come to an end.
-    #[error("`{} {}` did not end within {} s", program.display(), args.join(" "), PATIENCE.as_secs())]
+    /// The program did not exit in time.
+    #[error("`{} {}` did not end within {} s", program.display(), args.join(" "), TIMEOUT.as_secs())]
     TooSlow {
         /// The program.
         program: PathBuf,
-        /// What it was asked.
+        /// The arguments.
         args: Vec<String>,
     },
-    /// It failed.
-    #[error("`{} {}` failed: {}", program.display(), args.join(" "), said.lines().next().unwrap_or_default())]
+    /// The program failed.
+    #[error("`{} {}` failed: {}", program.display(), args.join(" "), output.lines().next().unwrap_or_default())]
     Failed {
         /// The program.
         program: PathBuf,
-        /// What it was asked.
+        /// The arguments.
         args: Vec<String>,
-        /// What it said.
-        said: String,
+        /// Its output.
+        output: String,
     },
 }
 
 impl ProbeError {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self, kind: AgentKind) -> String {
         match self {
             Self::Start { program, source } => {
                 format!("{source}: check `{}`, or install {kind} anew", program.display())
             }
-            Self::TooSlow { .. } => format!("start `{kind}` once by hand and see what it waits for"),
-            Self::Failed { .. } => format!("install {kind} anew; it may need another version of Node.js"),
+            Self::TooSlow { .. } => format!("start `{kind}` once by hand to see what it waits for"),
+            Self::Failed { .. } => format!("reinstall {kind}; it may need another version of Node.js"),
         }
     }
 }
 
 impl Probe {
-    /// Asks a program.
-    pub fn ask(
+    /// Runs the probe commands of a program.
+    pub fn run(
         kind: AgentKind,
         program: &Path,
         inherited: &BTreeMap<String, String>,
@@ -93,15 +93,18 @@ impl Probe {
             env.insert("GEMINI_CLI_HOME".to_owned(), home.to_string_lossy().into_owned());
         }
         let help: &[&str] = if kind == AgentKind::Codex { &["exec", "--help"] } else { &["--help"] };
-        Ok(Self { version: run(program, &["--version"], &env)?, help: run(program, help, &env)? })
+        Ok(Self {
+            version: run_bounded(program, &["--version"], &env)?,
+            help: run_bounded(program, help, &env)?,
+        })
     }
 }
 
-/// A home for gemini, which leaves temporary files there even when it only prints its version. Removed when it is dropped.
+/// A temporary home directory for gemini, which leaves files there even for `--version`. Removed on drop.
 struct ScratchHome(PathBuf);
 
 impl ScratchHome {
-    /// Returns none where no directory can be created: then the user's home has to do.
+    /// Returns `None` if no directory can be created; gemini then uses the user's home directory.
     fn create(inherited: &BTreeMap<String, String>) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -115,35 +118,35 @@ impl ScratchHome {
 
 impl Drop for ScratchHome {
     fn drop(&mut self) {
-        // The group of the program was killed, so nothing writes there any more.
+        // The process group was killed, so no process writes there.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Runs a program to its end, or until it has had its time or said too much. What it leaves in its group ends with it.
-pub(super) fn run(
+/// Runs a program until it exits, times out or exceeds the output limit, then kills its process group.
+pub(super) fn run_bounded(
     program: &Path,
     args: &[&str],
     env: &BTreeMap<String, String>,
 ) -> Result<String, ProbeError> {
     let cannot_start = |source| ProbeError::Start { program: program.to_owned(), source };
     let mut child = command(program, args, env).spawn().map_err(cannot_start)?;
-    let mut streams = [ReportedResult::new(child.stdout.take()), ReportedResult::new(child.stderr.take())];
-    let ended = listen(&child, &mut streams);
-    // Before it is waited for, its id is not given out again, and neither is its group's.
+    let mut streams = [PipeOutput::new(child.stdout.take()), PipeOutput::new(child.stderr.take())];
+    let ended = drain(&child, &mut streams);
+    // Signal the group before reaping its leader: until then neither id can be reused.
     if let Some(group) = pid(&child) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     let status = child.wait().map_err(cannot_start)?;
-    streams.iter_mut().for_each(ReportedResult::read);
-    let [stdout, stderr] = streams.map(ReportedResult::text);
+    streams.iter_mut().for_each(PipeOutput::read);
+    let [stdout, stderr] = streams.map(PipeOutput::text);
     let (program, args) = (program.to_owned(), args.iter().map(|arg| (*arg).to_owned()).collect());
     match ended {
         false => Err(ProbeError::TooSlow { program, args }),
         true if status.success() => Ok(stdout),
         true => {
-            let said = if stderr.trim().is_empty() { stdout } else { stderr };
-            Err(ProbeError::Failed { program, args, said: said.trim().chars().take(2000).collect() })
+            let output = if stderr.trim().is_empty() { stdout } else { stderr };
+            Err(ProbeError::Failed { program, args, output: output.trim().chars().take(2000).collect() })
         }
     }
 }
@@ -159,7 +162,7 @@ fn command(program: &Path, args: &[&str], env: &BTreeMap<String, String>) -> Com
         .args(args)
         .env_clear()
         .envs(env)
-        // The launcher in front of gemini's real process costs a second.
+        // The relaunch of gemini's process takes a second.
         .env("GEMINI_CLI_NO_RELAUNCH", "true")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -167,7 +170,7 @@ fn command(program: &Path, args: &[&str], env: &BTreeMap<String, String>) -> Com
         .process_group(0);
     // SAFETY: one system call, which neither allocates nor locks.
     unsafe {
-        // In a group of its own, Ctrl-C does not reach it.
+        // Ctrl-C does not reach the new process group, so the child has to die with its parent.
         command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
     }
     command
@@ -177,44 +180,44 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// Hears it out. True: it has ended by itself.
-fn listen(child: &Child, streams: &mut [ReportedResult; 2]) -> bool {
-    let give_up_at = Instant::now() + PATIENCE;
-    while Instant::now() < give_up_at && streams.iter().all(|said| said.bytes.len() < MAX_OUTPUT) {
-        streams.iter_mut().for_each(ReportedResult::read);
+/// Reads the output until the child exits. Returns whether it exited by itself.
+fn drain(child: &Child, streams: &mut [PipeOutput; 2]) -> bool {
+    let deadline = Instant::now() + TIMEOUT;
+    while Instant::now() < deadline && streams.iter().all(|stream| stream.bytes.len() < MAX_OUTPUT) {
+        streams.iter_mut().for_each(PipeOutput::read);
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match pid(child).map(|pid| waitid(WaitId::Pid(pid), peek)) {
             Some(Ok(None)) => {}
             _ => return true,
         }
-        let pipes = streams.iter().filter_map(|said| said.pipe.as_ref());
+        let pipes = streams.iter().filter_map(|stream| stream.pipe.as_ref());
         let mut files: Vec<PollFd<'_>> =
             pipes.map(|pipe| PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN)).collect();
-        // An exit makes no pipe readable while a grandchild holds it, so it is looked for now and then.
+        // A pipe held open by a grandchild hides the exit of the child, so poll with a timeout.
         let _ = poll(&mut files, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
     }
     false
 }
 
-/// What came out of one pipe so far.
-struct ReportedResult {
+/// The output of a pipe so far.
+struct PipeOutput {
     pipe: Option<OwnedFd>,
     bytes: Vec<u8>,
 }
 
-impl ReportedResult {
+impl PipeOutput {
     fn new(pipe: Option<impl Into<OwnedFd>>) -> Self {
         let pipe = pipe.map(Into::into).filter(|pipe: &OwnedFd| ioctl_fionbio(pipe, true).is_ok());
         Self { pipe, bytes: Vec::new() }
     }
 
-    /// Takes what is there, up to the limit, without waiting.
+    /// Reads the available bytes, up to the limit, without blocking.
     fn read(&mut self) {
-        let mut piece = [0; 16 * 1024];
+        let mut chunk = [0; 16 * 1024];
         while let Some(pipe) = self.pipe.as_ref().filter(|_| self.bytes.len() < MAX_OUTPUT) {
-            match rustix::io::read(pipe, &mut piece) {
+            match rustix::io::read(pipe, &mut chunk) {
                 Ok(0) => self.pipe = None,
-                Ok(count) => self.bytes.extend_from_slice(&piece[..count]),
+                Ok(count) => self.bytes.extend_from_slice(&chunk[..count]),
                 Err(_) => return,
             }
         }

@@ -1,4 +1,4 @@
-//! What there is to confine an agent with. Presence only: whether it really holds is proven by `sandbox` at every start.
+//! The sandbox mechanisms of the machine. Checks their presence only; the self-test of `sandbox` verifies them at every start.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use super::Finding;
 
-/// What an agent can be confined with on this machine.
+/// The sandbox mechanisms of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SandboxPrimitives {
     /// The bubblewrap that the sandbox uses.
     pub bubblewrap: Option<PathBuf>,
-    /// Whether the kernel was built with Landlock; none when it does not say.
+    /// The kernel has Landlock. `None` if unknown.
     pub landlock: Option<bool>,
-    /// Whether an ordinary user may make a user namespace.
+    /// Unprivileged user namespaces are allowed.
     pub user_namespaces: bool,
 }
 
@@ -27,7 +27,7 @@ impl SandboxPrimitives {
         let mut findings = Vec::new();
         if self.bubblewrap.is_none() {
             findings.push(Finding::notice(
-                "bubblewrap is not there, so agents cannot be confined in namespaces",
+                "bubblewrap is not installed, so agents cannot be sandboxed with namespaces",
                 "install it: `apt install bubblewrap`, `dnf install bubblewrap` or `pacman -S bubblewrap`; one elsewhere in PATH is used if \
                  it belongs to root",
             ));
@@ -35,12 +35,12 @@ impl SandboxPrimitives {
         if self.landlock == Some(false) {
             findings.push(Finding::notice(
                 "the kernel has no Landlock",
-                "use a kernel from 5.13 on with `landlock` in its list of security modules",
+                "use Linux 5.13 or newer with `landlock` in its list of security modules",
             ));
         }
         if !self.user_namespaces {
             findings.push(Finding::notice(
-                "an ordinary user may not make namespaces",
+                "unprivileged users cannot create namespaces",
                 "`sysctl -w user.max_user_namespaces=15000` (and `kernel.unprivileged_userns_clone=1` on Debian)",
             ));
         }
@@ -48,7 +48,7 @@ impl SandboxPrimitives {
     }
 }
 
-/// The kernel exports the symbols of its system calls, whether or not the security file system is mounted.
+/// Looks for the symbols of the system calls, which the kernel exports even if securityfs is not mounted.
 fn landlock() -> Option<bool> {
     let symbols = fs::read("/proc/kallsyms").ok().filter(|symbols| !symbols.is_empty())?;
     Some(memchr::memmem::find(&symbols, b"sys_landlock_create_ruleset").is_some())

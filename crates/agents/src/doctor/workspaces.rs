@@ -1,8 +1,8 @@
-//! The directories that agents have worked in, kept in a file of the state.
+//! The directories in which agents have worked, recorded in a file of the state directory.
 //!
-//! A confined agent may leave a program there that is named like an agent. Programs are asked for their version outside of any sandbox,
-//! so none is taken from such a directory, whichever directory the next call is for. A directory is known by its path and by its
-//! identity, so that one that was renamed after the call is known as well.
+//! A sandboxed agent may plant a program there with the name of an agent. Probes run outside of any sandbox, so no program is
+//! taken from such a directory, in any later call. A directory is identified by path and by inode, so that a renamed one is
+//! recognized as well.
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -13,17 +13,17 @@ use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 
-/// How long the file may grow before directories that are gone are taken out of it.
+/// The file size above which deleted directories are removed from the file.
 const MAX_BYTES: u64 = 256 * 1024;
 
-/// The directories that agents have worked in, or are about to.
+/// The directories in which agents have worked, or are about to.
 #[derive(Debug, Clone, Default)]
 pub struct KnownWorkspaces {
     paths: Vec<PathBuf>,
     identities: HashSet<DirectoryId>,
 }
 
-/// Identifies a directory whatever its path is. The number of a removed directory is used again, so its time of creation belongs to it.
+/// Identifies a directory independently of its path. Inode numbers are reused, so the creation time is a part of the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct DirectoryId {
     device: u64,
@@ -31,7 +31,7 @@ struct DirectoryId {
     created_nanos: u64,
 }
 
-/// A line of the file. Lines of earlier versions are only a path.
+/// A line of the file. Earlier versions wrote only paths.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Entry {
@@ -40,19 +40,19 @@ enum Entry {
 }
 
 impl KnownWorkspaces {
-    /// Reads the directories that were added.
+    /// Reads the file.
     pub(super) fn read(file: &Path) -> Self {
         let mut known = Self::default();
         entries(file).for_each(|entry| known.insert(entry));
         known
     }
 
-    /// Adds directories that an agent is about to work in.
+    /// Adds the workspaces of a call.
     pub(super) fn extend<'a>(&mut self, directories: impl IntoIterator<Item = &'a Path>) {
         directories.into_iter().for_each(|directory| self.insert(Entry::new(directory)));
     }
 
-    /// Returns whether a path is one of the directories or lies below one, by its name or where it really is.
+    /// Returns whether a path, or its canonical form, is in one of the directories.
     pub(super) fn contains(&self, path: &Path) -> bool {
         let real = super::real(path);
         self.contains_name(path) || self.contains_name(&real) || self.contains_directory(&real)
@@ -79,7 +79,7 @@ impl KnownWorkspaces {
 }
 
 impl DirectoryId {
-    /// Returns none where the file system does not keep the time of creation.
+    /// Returns `None` if the file system does not record creation times.
     fn read(directory: &Path) -> Option<Self> {
         let found = fs::metadata(directory).ok()?;
         let created = found.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -100,7 +100,7 @@ impl Entry {
     }
 }
 
-/// Adds directories that are not known yet, or not by their identity.
+/// Appends directories that are not yet recorded with their id.
 pub(super) fn remember(file: &Path, directories: &[&Path]) -> io::Result<()> {
     let known = KnownWorkspaces::read(file);
     let is_known = |directory: &Path| {
@@ -121,7 +121,7 @@ pub(super) fn remember(file: &Path, directories: &[&Path]) -> io::Result<()> {
     if let Some(state) = file.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(state)?;
     }
-    // In one write, so that the lines of two processes do not mix.
+    // A single write, so that lines of concurrent processes do not interleave.
     let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
     file.write_all(lines(&new)?.as_bytes())
 }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_added_once_and_those_that_are_gone_are_forgotten() {
+    fn deleted_workspaces_are_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("workspaces");
         assert_eq!(paths(&file), Vec::<PathBuf>::new());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn renamed_workspace_is_known() {
+    fn renamed_workspace_is_recognized() {
         let directory = tempfile::tempdir().unwrap();
         let (file, first, second) = (
             directory.path().join("workspaces"),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_in_place_of_a_renamed_workspace_is_added() {
+    fn directory_replacing_renamed_workspace_is_added() {
         let directory = tempfile::tempdir().unwrap();
         let (file, workspace) = (directory.path().join("workspaces"), directory.path().join("workspace"));
         for away in ["one", "two"] {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn line_of_an_earlier_version_is_read_and_completed() {
+    fn line_of_earlier_version_gets_directory_id() {
         let directory = tempfile::tempdir().unwrap();
         let (file, workspace) = (directory.path().join("workspaces"), directory.path().join("workspace"));
         fs::create_dir(&workspace).unwrap();

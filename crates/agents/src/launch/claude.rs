@@ -1,6 +1,6 @@
-//! How Claude Code is launched (seen with 2.1.197 and 2.1.325).
+//! Launches Claude Code (tested with 2.1.197 and 2.1.325).
 //!
-//! Owns its flags and the order of its permission branches.
+//! Owns its flags and the order of the permission branches.
 
 use std::time::Duration;
 
@@ -13,34 +13,34 @@ use serde_json::{Map, Value, json};
 use super::{Draft, LaunchError, path_text};
 use crate::{Capability, WorkspaceFiles};
 
-/// The built-in tools that change nothing and reach nobody.
+/// The built-in tools without side effects and network access.
 const READ_ONLY: [&str; 3] = ["Read", "Grep", "Glob"];
 
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
-    draft.word("-p");
+    draft.arg("-p");
     draft.flag("--output-format", "stream-json")?;
-    draft.word("--verbose"); // stream-json exits with 1 without it
-    if in_pieces(draft)? {
-        draft.word("--include-partial-messages");
+    draft.arg("--verbose"); // stream-json exits with 1 without it
+    if streams_deltas(draft)? {
+        draft.arg("--include-partial-messages");
     }
     if let Some(model) = draft.model.clone() {
         draft.flag("--model", &model)?;
         draft.variable("ANTHROPIC_MODEL", model);
     }
     session(draft)?;
-    prompts_and_folders(draft)?;
+    prompts_and_directories(draft)?;
     limits(draft)?;
     background_wait(draft);
     settings(draft)?;
     permissions(draft)?;
     mcp_config(draft)?;
-    draft.guard_slash();
+    draft.escape_slash();
     Ok(())
 }
 
-/// Whether texts come piece by piece. Who insists on it is refused where it cannot be done, who only watches is not.
-fn in_pieces(draft: &Draft<'_>) -> Result<bool, LaunchError> {
-    let can = draft.needs(Capability::PartialMessages, "partial_messages");
+/// Returns whether texts are streamed as deltas. An unsupported `partial_messages` is rejected; an unsupported `watched` is not.
+fn streams_deltas(draft: &Draft<'_>) -> Result<bool, LaunchError> {
+    let can = draft.require(Capability::PartialMessages, "partial_messages");
     if draft.spec.partial_messages { can.map(|()| true) } else { Ok(draft.spec.watched && can.is_ok()) }
 }
 
@@ -54,37 +54,37 @@ fn session(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
             draft.session = assigned.map_or(ExpectedSession::Any, ExpectedSession::Assigned);
         }
         SessionChoice::Resume(id) => {
-            let uuid = draft.uuid_of(id)?;
+            let uuid = draft.checked_uuid(id)?;
             draft.flag("--resume", uuid)?;
             draft.session = ExpectedSession::Resumed(id.clone());
         }
         SessionChoice::Fork(id) => {
-            draft.needs(Capability::ForkSession, "session fork")?;
-            let uuid = draft.uuid_of(id)?;
+            draft.require(Capability::ForkSession, "session fork")?;
+            let uuid = draft.checked_uuid(id)?;
             draft.flag("--resume", uuid)?;
-            draft.word("--fork-session");
+            draft.arg("--fork-session");
             draft.session = ExpectedSession::Forked { from: id.clone(), into: assign(draft)? };
         }
         SessionChoice::ContinueLatest => {
-            draft.word("--continue");
+            draft.arg("--continue");
             draft.session = ExpectedSession::Latest;
         }
     }
     Ok(())
 }
 
-/// Names the new session, where the version can.
+/// Assigns the id of a new session, if the version supports it.
 fn assign(draft: &mut Draft<'_>) -> Result<Option<SessionId>, LaunchError> {
     if !draft.setup.capabilities.has(Capability::AssignSession) {
         return Ok(None);
     }
     let id = draft.setup.new_session.clone();
-    let uuid = draft.uuid_of(&id)?;
+    let uuid = draft.checked_uuid(&id)?;
     draft.flag("--session-id", uuid)?;
     Ok(Some(id))
 }
 
-fn prompts_and_folders(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+fn prompts_and_directories(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     if let Some(name) = &draft.spec.agent_name {
         draft.flag("--agent", name.as_str())?;
     }
@@ -98,7 +98,7 @@ fn prompts_and_folders(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.flag("--add-dir", path_text(dir)?)?;
     }
     if let Some(schema) = &draft.spec.output_schema {
-        draft.needs(Capability::OutputSchema, "output_schema")?;
+        draft.require(Capability::OutputSchema, "output_schema")?;
         draft.flag("--json-schema", schema)?;
     }
     Ok(())
@@ -109,24 +109,24 @@ fn limits(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.flag("--max-turns", &turns.to_string())?;
     }
     if let Some(usd) = draft.spec.max_budget_usd {
-        draft.needs(Capability::Budget, "max_budget_usd")?;
+        draft.require(Capability::Budget, "max_budget_usd")?;
         draft.flag("--max-budget-usd", &usd.to_string())?;
     }
     if let Some(timeout) = draft.spec.tool_timeout.or(draft.setup.tool_timeout) {
         draft.variable("MCP_TOOL_TIMEOUT", timeout.as_millis().max(1).to_string());
     }
-    // Claude's own limits on commands, of 2 to 10 minutes, hold unless the call sets one.
+    // Without a limit of the call, claude's own limits on commands apply (2 to 10 minutes).
     if let Some(timeout) = draft.spec.tool_timeout {
         let millis = timeout.as_millis().max(1).to_string();
         draft.variable("BASH_DEFAULT_TIMEOUT_MS", millis.clone());
         draft.variable("BASH_MAX_TIMEOUT_MS", millis);
-        // Or a command that takes too long goes on in the background.
+        // Otherwise claude moves a command that times out to the background.
         draft.variable("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1");
     }
     Ok(())
 }
 
-/// How long claude itself waits for its background tasks: as long as the call may take, where 600 s are its default.
+/// Sets the time that claude waits for its background tasks to the limit of the call; its default is 600 s.
 fn background_wait(draft: &mut Draft<'_>) {
     let wait = draft.spec.limits.wall.unwrap_or(Duration::from_hours(24));
     draft.variable("CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS", wait.as_millis().to_string());
@@ -144,32 +144,33 @@ fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
             });
         }
         (SettingsChoice::Only(sources), _) => Some(sources.clone()),
-        // The hooks of a workspace run commands: who may only look must not obey them.
+        // Hooks of a workspace run commands, which read-only mode must prevent.
         (SettingsChoice::AgentDefault, Mode::Observe) => Some(vec![SettingSource::User]),
         (SettingsChoice::AgentDefault, Mode::Execute) => None,
     };
     if let Some(sources) = &sources {
-        draft.needs(Capability::SettingSources, asked_by(draft.spec))?;
+        draft.require(Capability::SettingSources, requested_option(draft.spec))?;
         let names: Vec<_> = sources.iter().map(|source| source.name()).collect();
         draft.flag("--setting-sources", &names.join(","))?;
     }
-    if draft.reads_instructions_for_the_agent() {
+    if draft.passes_instructions() {
         instructions(draft)?;
     }
-    // A workspace's `.mcp.json` is obeyed even when no setting of the workspace is.
+    // Claude loads the workspace's `.mcp.json` even if no settings of the workspace are loaded.
     let without_workspace = sources.is_some_and(|sources| !sources.contains(&SettingSource::Project));
     if observe || without_workspace || !draft.spec.mcp_servers.is_empty() {
-        let option = if draft.spec.mcp_servers.is_empty() { asked_by(draft.spec) } else { "mcp_servers" };
-        draft.needs(Capability::StrictMcp, option)?;
-        draft.word("--strict-mcp-config");
+        let option =
+            if draft.spec.mcp_servers.is_empty() { requested_option(draft.spec) } else { "mcp_servers" };
+        draft.require(Capability::StrictMcp, option)?;
+        draft.arg("--strict-mcp-config");
     }
     Ok(())
 }
 
-/// Gives the agent the text of a workspace whose settings it does not load.
+/// Passes the instructions of a workspace whose settings are not loaded.
 ///
-/// Of a directory that is added claude reads instructions when this variable is set, and neither settings nor hooks, servers,
-/// agents or skills (seen with both tested versions).
+/// With this variable set, claude reads from an added directory its instructions, but no settings, hooks, servers, agents or
+/// skills (verified with both tested versions).
 fn instructions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let WorkspaceFiles { instruction_dirs, agent, .. } = &draft.setup.workspace;
     for dir in instruction_dirs.iter().filter(|dir| !draft.spec.add_dirs.contains(dir)) {
@@ -185,8 +186,8 @@ fn instructions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// What keeps the settings of a workspace out of a call, in the caller's words.
-fn asked_by(spec: &CallSpec) -> &'static str {
+/// Returns the option of the call that excludes the settings of the workspace.
+fn requested_option(spec: &CallSpec) -> &'static str {
     if spec.mode == Mode::Observe {
         "mode observe"
     } else if spec.policy.preset == Preset::Off {
@@ -216,7 +217,7 @@ fn permissions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     allow_servers(draft)
 }
 
-/// No flag that allows: only tools that exist, and those look only.
+/// Limits the agent to read-only tools, without any flag that grants a permission.
 fn observe(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     if !draft.spec.mcp_servers.is_empty() {
         return Err(LaunchError::Contradiction { one: "mode observe", other: "mcp_servers" });
@@ -227,7 +228,7 @@ fn observe(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     if draft.spec.permission_mode == Some(PermissionMode::Bypass) {
         return Err(LaunchError::Contradiction { one: "mode observe", other: "permission_mode bypass" });
     }
-    draft.needs(Capability::ChooseTools, "mode observe")?;
+    draft.require(Capability::ChooseTools, "mode observe")?;
     permission_mode(draft, draft.spec.permission_mode.unwrap_or(PermissionMode::Default))?;
     let wanted: Vec<&str> = match &draft.spec.tools {
         ToolChoice::None => return draft.flag("--tools", ""),
@@ -240,9 +241,9 @@ fn observe(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     draft.flag("--tools", &wanted.join(","))
 }
 
-/// `--allowedTools ""` would leave all of them; `--tools ""` sends the model none.
+/// Removes all tools. `--allowedTools ""` would keep all of them; with `--tools ""` the model gets none.
 fn no_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
-    draft.needs(Capability::ChooseTools, "tools none")?;
+    draft.require(Capability::ChooseTools, "tools none")?;
     no_built_in_tools(draft)?;
     allow_servers(draft)
 }
@@ -250,14 +251,14 @@ fn no_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 fn no_built_in_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let strict = draft.spec.settings == SettingsChoice::Only(Vec::new());
     if strict && draft.setup.capabilities.has(Capability::Restricted) {
-        draft.word("--restricted");
+        draft.arg("--restricted");
     }
     draft.flag("--tools", "")
 }
 
 fn skip_permissions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     match draft.spec.permission_mode {
-        None | Some(PermissionMode::Bypass) => draft.word("--dangerously-skip-permissions"),
+        None | Some(PermissionMode::Bypass) => draft.arg("--dangerously-skip-permissions"),
         Some(mode) => permission_mode(draft, mode)?,
     }
     Ok(())
@@ -265,8 +266,8 @@ fn skip_permissions(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 
 fn permission_mode(draft: &mut Draft<'_>, mode: PermissionMode) -> Result<(), LaunchError> {
     let name = match mode {
-        // Said aloud, because the user's own settings may have another default. The newest help calls it `manual`, and
-        // still takes this name, which the older ones know.
+        // Explicit, because the user's settings may have another default. The newest help calls it `manual`, but still accepts
+        // this name, which the older versions know.
         PermissionMode::Default => "default",
         PermissionMode::AcceptEdits => "acceptEdits",
         PermissionMode::Bypass => "bypassPermissions",
@@ -278,7 +279,7 @@ fn permission_mode(draft: &mut Draft<'_>, mode: PermissionMode) -> Result<(), La
 
 fn available_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let Some(tools) = &draft.spec.available_tools else { return Ok(()) };
-    draft.needs(Capability::ChooseTools, "available_tools")?;
+    draft.require(Capability::ChooseTools, "available_tools")?;
     if tools.is_empty() {
         return no_built_in_tools(draft);
     }
@@ -294,7 +295,7 @@ fn available_tools(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
 fn allow_servers(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     for server in &draft.spec.mcp_servers {
         let prefix = format!("mcp__{}__", server.name);
-        // A server whose tools are named one by one has only those.
+        // A server with listed tools has only those.
         let is_named = |tools: &[String]| tools.iter().any(|tool| tool.starts_with(&prefix));
         if !matches!(&draft.spec.tools, ToolChoice::Only(tools) if is_named(tools)) {
             draft.flag("--allowedTools", &format!("{prefix}*"))?;
@@ -303,8 +304,8 @@ fn allow_servers(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// One tool, with or without one rule in parentheses. Claude splits a list at commas and spaces outside of parentheses, so
-/// whatever could be two tools is refused.
+/// Checks that a text is one tool with at most one rule in parentheses. Claude splits lists at commas and spaces outside of
+/// parentheses, so a text that could be two tools is rejected.
 fn checked(tool: &str) -> Result<&str, LaunchError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.*:".contains(c);
     let name = tool.split('(').next().unwrap_or_default();
@@ -320,7 +321,7 @@ fn checked(tool: &str) -> Result<&str, LaunchError> {
     }
 }
 
-/// Whether the first parenthesis is closed by the last character, and not before.
+/// Returns whether the last character closes the first parenthesis.
 fn is_one_rule(rule: &str) -> bool {
     let mut depth = 0_u32;
     for (position, character) in rule.char_indices() {
@@ -334,7 +335,7 @@ fn is_one_rule(rule: &str) -> bool {
     false
 }
 
-/// In a file of the run's own, because the variables of a server are often secrets and arguments are public.
+/// Writes the MCP configuration to a private file: variables of a server are often secret, and arguments are public.
 fn mcp_config(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let of_the_call = |McpServer { name, command, args, env }: &McpServer| {
         (name.clone(), json!({ "type": "stdio", "command": command, "args": args, "env": env }))
@@ -351,8 +352,8 @@ fn mcp_config(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     draft.flag("--mcp-config", &path)
 }
 
-/// Whether the user's own servers are handed over. A confined claude does not find them: the file that names them lies in the
-/// home, and its configuration directory is named. Without a policy it finds them itself.
+/// Returns whether the user's servers are passed explicitly. A sandboxed claude does not find them: their file is in the home
+/// directory, and its configuration directory is set. Without a policy it finds them itself.
 fn loads_user_servers(spec: &CallSpec) -> bool {
     let by_settings =
         matches!(&spec.settings, SettingsChoice::Only(sources) if sources.contains(&SettingSource::User));

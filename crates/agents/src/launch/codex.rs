@@ -1,8 +1,8 @@
-//! How Codex is launched (seen with 0.166.0).
+//! Launches Codex (tested with 0.166.0).
 //!
-//! Owns its flags and their order: everything that belongs to `exec` stands before `resume` or `fork`, which know fewer.
-//! Which tools there are depends on the model and cannot be said for all of them (`--disable` leaves some models a patch
-//! tool or a script tool), so a call that names its tools is refused; the sandbox is what holds.
+//! Owns its flags and their order: those of `exec` precede `resume` or `fork`, which accept fewer. The tools depend on the model
+//! and cannot be restricted reliably (`--disable` leaves some models a patch or script tool), so a call that selects tools is
+//! rejected; only the sandbox is enforced.
 
 use model::{
     ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice, SettingSource, SettingsChoice,
@@ -14,15 +14,15 @@ use crate::{Capability, forbidden_variable};
 
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     check(draft)?;
-    draft.word("exec");
-    draft.word("--json");
+    draft.arg("exec");
+    draft.arg("--json");
     draft.flag("--color", "never")?;
     if let Some(model) = draft.model.clone() {
         draft.flag("--model", &model)?;
     }
     draft.flag("--cd", path_text(&draft.spec.cwd)?)?;
     sandbox(draft)?;
-    draft.word("--skip-git-repo-check");
+    draft.arg("--skip-git-repo-check");
     for dir in &draft.spec.add_dirs {
         draft.flag("--add-dir", path_text(dir)?)?;
     }
@@ -31,20 +31,20 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         mcp_server(draft, server)?;
     }
     session(draft)?;
-    draft.word("-"); // the prompt is on stdin
+    draft.arg("-"); // the prompt is on stdin
     Ok(())
 }
 
 fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
     let spec = draft.spec;
-    draft.refuse(spec.max_turns.is_some(), "max_turns")?;
-    draft.refuse(spec.max_budget_usd.is_some(), "max_budget_usd")?;
-    draft.refuse(spec.agent_name.is_some(), "agent_name")?;
-    // Only its MCP tools have a limit that can be set; a command runs for as long as the model lets it.
-    draft.refuse(spec.tool_timeout.is_some(), "tool_timeout")?;
-    draft.refuse(spec.tools != ToolChoice::Full, "tools")?;
-    draft.refuse(spec.available_tools.is_some(), "available_tools")?;
-    draft.refuse(spec.partial_messages, "partial_messages")
+    draft.reject_if(spec.max_turns.is_some(), "max_turns")?;
+    draft.reject_if(spec.max_budget_usd.is_some(), "max_budget_usd")?;
+    draft.reject_if(spec.agent_name.is_some(), "agent_name")?;
+    // Only MCP tools have a configurable timeout; the model decides how long a command runs.
+    draft.reject_if(spec.tool_timeout.is_some(), "tool_timeout")?;
+    draft.reject_if(spec.tools != ToolChoice::Full, "tools")?;
+    draft.reject_if(spec.available_tools.is_some(), "available_tools")?;
+    draft.reject_if(spec.partial_messages, "partial_messages")
 }
 
 fn sandbox(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
@@ -54,30 +54,30 @@ fn sandbox(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         if spec.permission_mode == Some(PermissionMode::Bypass) {
             return Err(LaunchError::Contradiction { one: "mode observe", other: "permission_mode bypass" });
         }
-        // The sandbox holds the shell; the servers of a call run outside of it.
+        // The sandbox covers the shell, but the servers of a call run outside of it.
         if spec.mode == Mode::Observe && !spec.mcp_servers.is_empty() {
             return Err(LaunchError::Contradiction { one: "mode observe", other: "mcp_servers" });
         }
         if draft.spec.policy.is_off() {
             draft.flag("--sandbox", "read-only")?;
         } else {
-            inside_ours(draft)?;
+            disable_own_sandbox(draft)?;
         }
     } else if !draft.spec.policy.is_off() {
-        inside_ours(draft)?;
+        disable_own_sandbox(draft)?;
     } else {
         match spec.permission_mode {
-            // Whoever asks for no policy gets all of the user's permissions, from every agent.
-            None | Some(PermissionMode::Bypass) => draft.word("--dangerously-bypass-approvals-and-sandbox"),
+            // A call without a policy gets all of the user's permissions, as with every agent.
+            None | Some(PermissionMode::Bypass) => draft.arg("--dangerously-bypass-approvals-and-sandbox"),
             Some(_) => draft.flag("--sandbox", "workspace-write")?,
         }
     }
     settings(draft)
 }
 
-/// Its own sandbox needs namespaces, which ours refuses; then every command of it would fail. Ours holds instead, the whole
-/// process and not its commands alone.
-fn inside_ours(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+/// Turns off codex's own sandbox inside of ours: it needs namespaces, which ours denies, so every command would fail. Ours covers
+/// the whole process, not only its commands.
+fn disable_own_sandbox(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let plan = draft.spec.permission_mode == Some(PermissionMode::Plan);
     if plan && draft.spec.policy.preset.writes() {
         return Err(LaunchError::Contradiction {
@@ -88,8 +88,8 @@ fn inside_ours(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     draft.flag("--sandbox", "danger-full-access")
 }
 
-/// A rule of the user or of a trusted workspace lets a command out of the sandbox, and a trusted workspace's own
-/// configuration starts servers: who may only look must obey neither.
+/// Sets trust and rules. A rule of the user or of a trusted workspace lets a command escape the sandbox, and the configuration of
+/// a trusted workspace starts servers; read-only mode must prevent both.
 fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let observe = draft.spec.mode == Mode::Observe;
     let sources = match &draft.spec.settings {
@@ -100,10 +100,10 @@ fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         return Err(LaunchError::Contradiction { one: "mode observe", other: "settings of the workspace" });
     }
     if sources.is_some_and(|sources| !sources.contains(&SettingSource::User)) {
-        draft.word("--ignore-user-config");
+        draft.arg("--ignore-user-config");
     }
     if observe || sources.is_some() {
-        draft.word("--ignore-rules");
+        draft.arg("--ignore-rules");
     }
     if observe || sources.is_some_and(|sources| !sources.contains(&SettingSource::Project)) {
         set_trust(draft, "untrusted")
@@ -114,8 +114,8 @@ fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     }
 }
 
-/// Decides about the working directory and every one above it in the repository: codex loads the configuration of each, and
-/// the user may have trusted one of them.
+/// Sets the trust level of the working directory and of each parent in the repository: codex loads the configuration of all of
+/// them, and the user may have trusted one.
 fn set_trust(draft: &mut Draft<'_>, level: &str) -> Result<(), LaunchError> {
     let above = draft.setup.workspace.directories.iter().filter(|dir| **dir != draft.spec.cwd);
     let projects: Vec<String> = above
@@ -134,16 +134,16 @@ fn prompts_and_schema(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         config(draft, "developer_instructions", &toml_text(&prompt))?;
     }
     if let Some(schema) = draft.spec.output_schema.clone() {
-        draft.needs(Capability::OutputSchema, "output_schema")?;
+        draft.require(Capability::OutputSchema, "output_schema")?;
         let path = draft.private_file("schema.json", schema)?;
         draft.flag("--output-schema", &path)?;
     }
     Ok(())
 }
 
-/// Approved in advance, or every tool that does not call itself read-only is refused; required, or a server that does not
-/// start is passed over in silence. The values of a server's variables go through the environment of codex, and only their
-/// names into the arguments, which every process of the machine can read.
+/// Adds an MCP server. It is approved, or codex would deny every tool that is not declared read-only; and required, or codex
+/// would silently skip a server that does not start. The values of its variables go through codex's environment and only the
+/// names into the arguments, which are public.
 fn mcp_server(draft: &mut Draft<'_>, server: &McpServer) -> Result<(), LaunchError> {
     let args: Vec<_> = server.args.iter().map(|arg| toml_text(arg)).collect();
     let names: Vec<_> = server.env.keys().map(|name| toml_text(name)).collect();
@@ -158,7 +158,7 @@ fn mcp_server(draft: &mut Draft<'_>, server: &McpServer) -> Result<(), LaunchErr
     config(draft, &format!("mcp_servers.{}", server.name), &table)?;
     for (variable, value) in &server.env {
         let both = || (server.name.clone(), variable.clone());
-        // Meant for the server, it would also run code in codex.
+        // It would affect codex as well, and could run code there.
         if forbidden_variable(variable).is_some() {
             let (server, variable) = both();
             return Err(LaunchError::VariableForbidden { server, variable });
@@ -176,33 +176,33 @@ fn session(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     match &draft.spec.session {
         SessionChoice::New => {}
         SessionChoice::Resume(id) => {
-            let uuid = draft.uuid_of(id)?;
-            draft.word("resume");
-            draft.word(uuid);
+            let uuid = draft.checked_uuid(id)?;
+            draft.arg("resume");
+            draft.arg(uuid);
             draft.session = ExpectedSession::Resumed(id.clone());
         }
         SessionChoice::Fork(id) => {
-            draft.needs(Capability::ForkSession, "session fork")?;
-            let uuid = draft.uuid_of(id)?;
-            draft.word("fork");
-            draft.word(uuid);
+            draft.require(Capability::ForkSession, "session fork")?;
+            let uuid = draft.checked_uuid(id)?;
+            draft.arg("fork");
+            draft.arg(uuid);
             draft.session = ExpectedSession::Forked { from: id.clone(), into: None };
         }
         SessionChoice::ContinueLatest => {
-            draft.word("resume");
-            draft.word("--last");
+            draft.arg("resume");
+            draft.arg("--last");
             draft.session = ExpectedSession::Latest;
         }
     }
     Ok(())
 }
 
-/// Codex reads the value as TOML.
+/// Adds a configuration value in TOML.
 fn config(draft: &mut Draft<'_>, key: &str, toml: &str) -> Result<(), LaunchError> {
     draft.flag("--config", &format!("{key}={toml}"))
 }
 
-/// A basic string of TOML.
+/// Returns a basic TOML string.
 fn toml_text(text: &str) -> String {
     let mut toml = String::with_capacity(text.len() + 2);
     toml.push('"');
@@ -224,7 +224,7 @@ mod tests {
     use super::toml_text;
 
     #[test]
-    fn a_text_cannot_leave_its_toml_string() {
+    fn toml_string_escapes_its_text() {
         assert_eq!(toml_text(r#"a"b\c"#), r#""a\"b\\c""#);
         assert_eq!(toml_text("a\nb\u{1}\u{7f}é"), "\"a\\nb\\u0001\\u007Fé\"");
     }

@@ -1,4 +1,4 @@
-//! The policy of a call, with the agent's own directories filled in.
+//! Applies the policy of a call, with the agent's own directories.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,30 +11,30 @@ use model::{
 use super::error::NO_SHELL;
 use super::{Draft, LaunchError, gemini, path_text};
 use crate::LaunchSetup;
-use crate::hosts::own_hosts;
+use crate::hosts::required_hosts;
 use crate::state::StateDirectory;
 
-/// The call as its policy lets it be placed.
+/// Returns the call within its policy.
 pub(super) fn within_policy(spec: &CallSpec, setup: &LaunchSetup) -> Result<CallSpec, LaunchError> {
     let policy = spec.policy.within(&setup.host.ceiling);
     let mut spec = CallSpec { policy, ..spec.clone() };
-    spec.policy.preset = spec.asked_preset();
-    // A sandbox is for a workspace that is not trusted: its hooks, servers and variables would run before any tool does, and
-    // take the agent's key along. A call that trusts it names the sources. Gemini has no flag for it, see `distrusted`.
+    spec.policy.preset = spec.requested_preset();
+    // A sandboxed workspace is untrusted: its hooks, servers and variables would run before any tool, with access to the agent's
+    // key. A call that trusts it lists the sources. Gemini has no flag for this, see `untrusted_paths`.
     if !spec.policy.is_off()
         && spec.settings == SettingsChoice::AgentDefault
         && spec.agent != AgentKind::Gemini
     {
         spec.settings = SettingsChoice::Only(vec![SettingSource::User]);
     }
-    if spec.policy.preset.has_shell() || has_no_tool_of_its_own(&spec) {
+    if spec.policy.preset.has_shell() || has_no_builtin_tools(&spec) {
         return Ok(spec);
     }
     without_shell(spec, setup)
 }
 
-/// Whether the call itself leaves the agent no built-in tool and names each tool of its servers that it may use.
-fn has_no_tool_of_its_own(spec: &CallSpec) -> bool {
+/// Returns whether the call disables all built-in tools and lists each tool of its servers.
+fn has_no_builtin_tools(spec: &CallSpec) -> bool {
     let by_servers = |tools: &[String]| tools.iter().all(|tool| tool.starts_with("mcp__"));
     matches!(spec.agent, AgentKind::Claude | AgentKind::Rehearsal)
         && spec.agent_name.is_none()
@@ -43,7 +43,7 @@ fn has_no_tool_of_its_own(spec: &CallSpec) -> bool {
         && matches!(&spec.tools, ToolChoice::Only(tools) if by_servers(tools))
 }
 
-/// File tools on the workspace, and nothing else.
+/// Restricts a call to file tools on the workspaces.
 fn without_shell(spec: CallSpec, setup: &LaunchSetup) -> Result<CallSpec, LaunchError> {
     if !matches!(spec.tools, ToolChoice::Full | ToolChoice::None) || spec.available_tools.is_some() {
         return Err(LaunchError::Contradiction { one: "policy without a shell", other: "tools" });
@@ -52,10 +52,10 @@ fn without_shell(spec: CallSpec, setup: &LaunchSetup) -> Result<CallSpec, Launch
         return Err(LaunchError::Contradiction { one: "policy without a shell", other: "agent_name" });
     }
     match spec.agent {
-        // Which tools it has depends on the model, and a shell is always among them.
-        AgentKind::Codex => Err(LaunchError::CannotDo { agent: spec.agent, option: NO_SHELL }),
+        // Its tools depend on the model and always include a shell.
+        AgentKind::Codex => Err(LaunchError::Unsupported { agent: spec.agent, option: NO_SHELL }),
         AgentKind::Gemini if setup.workspace.has_settings => {
-            Err(LaunchError::WorkspaceSettings { agent: spec.agent, folder: spec.cwd.join(".gemini") })
+            Err(LaunchError::WorkspaceSettings { agent: spec.agent, directory: spec.cwd.join(".gemini") })
         }
         AgentKind::Gemini => {
             let tools = gemini::file_tools(spec.policy.preset.writes());
@@ -77,7 +77,7 @@ fn without_shell(spec: CallSpec, setup: &LaunchSetup) -> Result<CallSpec, Launch
     }
 }
 
-/// Puts the policy into the plan, and tells the agent what it has to know of it.
+/// Adds the policy to the plan, and configures the agent for it.
 pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let policy = &draft.spec.policy;
     if policy.is_off() {
@@ -97,24 +97,25 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let host = &draft.setup.host;
     let added = draft.spec.add_dirs.iter().filter(|dir| **dir != draft.spec.cwd);
     let workspaces: Vec<PathBuf> = std::iter::once(&draft.spec.cwd).chain(added).cloned().collect();
-    // The sandbox has temporary folders of its own, and `file-tools` may stand in one of the machine's. In a workspace it is seen
-    // anyhow, and may be what is worked on.
-    let is_worked_on = |program: &PathBuf| workspaces.iter().any(|folder| program.starts_with(folder));
-    let file_tools = host.file_tools.iter().filter(|program| !is_worked_on(program));
-    let ground = PolicyContext {
+    // The sandbox has private temporary directories, and `file-tools` may be in one of the machine's. Inside of a workspace it is
+    // visible anyway, and may be the subject of the task.
+    let is_in_workspace =
+        |program: &PathBuf| workspaces.iter().any(|directory| program.starts_with(directory));
+    let file_tools = host.file_tools.iter().filter(|program| !is_in_workspace(program));
+    let context = PolicyContext {
         state: agent_state,
         foreign_state: foreign.collect(),
         own: host.state.clone(),
         guarded: host.guarded.clone(),
         visible: visible(draft).into_iter().chain(file_tools.cloned()).collect(),
         workspaces,
-        // Its sandbox is off within ours, and it has no other means of only looking.
+        // Its own sandbox is off inside of ours, so it has no other means for read-only mode.
         must_hold: match (draft.spec.agent, draft.spec.mode) {
             (AgentKind::Codex, Mode::Observe) => vec![SafeguardName::Writes],
             _ => Vec::new(),
         },
         proofs: host.proofs.clone(),
-        // Claude runs as root without its own questions only when it is told so.
+        // As root, claude skips its permission prompts only if this variable is set.
         env_if_held: match draft.spec.agent {
             AgentKind::Claude => BTreeMap::from([("IS_SANDBOX".to_owned(), "1".to_owned())]),
             _ => BTreeMap::new(),
@@ -123,27 +124,27 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         exposed: exposed(draft, home.as_deref()),
         programs: draft.setup.workspace.user_programs.clone(),
         settings_programs: draft.setup.workspace.settings_programs.clone(),
-        // For programs that do not pass the variable on.
+        // For programs that drop the variable.
         copies: home.iter().map(|home| (home.join(".gitconfig"), git_config.clone())).collect(),
         home,
     };
-    let hide = policy.hide.iter().cloned().chain(distrusted(draft, &ground)).collect();
-    let policy_here = CallPolicy { network: network(draft)?, hide, ..policy.clone() }.confine(&ground);
-    draft.plan.policy =
-        policy_here.map_err(|error| LaunchError::Policy { option: asked_by(draft.spec, &error), error })?;
-    // A sandbox has temporary folders of its own, and only those.
+    let hide = policy.hide.iter().cloned().chain(untrusted_paths(draft, &context)).collect();
+    let policy_here = CallPolicy { network: network(draft)?, hide, ..policy.clone() }.confine(&context);
+    draft.plan.policy = policy_here
+        .map_err(|error| LaunchError::Policy { option: requested_option(draft.spec, &error), error })?;
+    // The sandbox has private temporary directories.
     draft.variable("TMPDIR", "/tmp");
     if draft.spec.agent == AgentKind::Claude {
         draft.variable("CLAUDE_CODE_TMPDIR", "/tmp");
     }
     let root = path_text(&draft.spec.cwd)?.to_owned();
     draft.variable("FILE_TOOLS_ROOT", root);
-    quiet_git(draft);
+    disable_git_commands(draft);
     draft.variable("GIT_CONFIG_GLOBAL", path_text(&git_config)?);
     Ok(())
 }
 
-/// The paths of the home directory that the agent reads: those of the operator, and the user's skills and logins for this agent that lie
+/// Returns the readable paths of the home directory: those of the operator, and the user's skills and logins for this agent
 /// outside of its state directory.
 fn exposed(draft: &Draft<'_>, home: Option<&Path>) -> Vec<PathBuf> {
     let own: &[&str] = match draft.spec.agent {
@@ -156,8 +157,8 @@ fn exposed(draft: &Draft<'_>, home: Option<&Path>) -> Vec<PathBuf> {
     draft.setup.host.expose.iter().cloned().chain(own).chain(ignored).collect()
 }
 
-/// The caches for package managers: those of the policy, or under one that only looks its own for each run. Without a shell there is
-/// nothing that would use them.
+/// Returns the package-manager caches: shared by runs of the policy, or private to the run in a read-only policy. Without a shell
+/// nothing uses them.
 fn caches(draft: &Draft<'_>, home: Option<&Path>) -> Option<Caches> {
     let LaunchSetup { host, inherited, pass_on, .. } = draft.setup;
     let preset = draft.spec.policy.preset;
@@ -172,8 +173,8 @@ fn caches(draft: &Draft<'_>, home: Option<&Path>) -> Option<Caches> {
     Some(Caches::new(directory, cargo_home.as_deref(), is_passed_on))
 }
 
-/// The part of a call that a policy has no place for.
-fn asked_by(spec: &CallSpec, error: &PolicyError) -> &'static str {
+/// Returns the option of the call that conflicts with the policy.
+fn requested_option(spec: &CallSpec, error: &PolicyError) -> &'static str {
     match error {
         PolicyError::Host(_) => "network",
         PolicyError::HiddenWorkspace { folder, .. }
@@ -189,22 +190,22 @@ fn asked_by(spec: &CallSpec, error: &PolicyError) -> &'static str {
     }
 }
 
-/// What gemini would obey in a workspace. It has no flag against that, so it does not see it.
-fn distrusted(draft: &Draft<'_>, ground: &PolicyContext) -> Vec<PathBuf> {
+/// Returns paths in a workspace that gemini would obey. No flag disables this, so they are hidden.
+fn untrusted_paths(draft: &Draft<'_>, context: &PolicyContext) -> Vec<PathBuf> {
     if draft.spec.agent != AgentKind::Gemini || draft.spec.settings != SettingsChoice::AgentDefault {
         return Vec::new();
     }
-    let above = draft.setup.workspace.directories.iter().filter(|dir| !ground.workspaces.contains(dir));
-    let names = ground
+    let above = draft.setup.workspace.directories.iter().filter(|dir| !context.workspaces.contains(dir));
+    let names = context
         .workspaces
         .iter()
         .chain(above)
-        .flat_map(|folder| [".gemini", ".env"].map(|name| folder.join(name)));
-    names.filter(|path| !ground.state.iter().any(|state| state.directory.starts_with(path))).collect()
+        .flat_map(|directory| [".gemini", ".env"].map(|name| directory.join(name)));
+    names.filter(|path| !context.state.iter().any(|state| state.directory.starts_with(path))).collect()
 }
 
-/// Returns the network of the policy. Named hosts are those of the task; those of the agent itself are added. An agent that
-/// asks a model cannot work with none, not even with a model on this machine: the namespace has a loopback of its own.
+/// Returns the network of the policy. The agent's own hosts are added to listed hosts. An agent cannot work without network, even
+/// with a local model: the namespace has its own loopback.
 fn network(draft: &Draft<'_>) -> Result<Network, LaunchError> {
     let agent = draft.spec.agent;
     match &draft.spec.policy.network {
@@ -212,14 +213,14 @@ fn network(draft: &Draft<'_>) -> Result<Network, LaunchError> {
         Network::None if agent == AgentKind::Rehearsal => Ok(Network::None),
         Network::None => Err(LaunchError::NoNetwork { agent }),
         Network::Hosts(hosts) => {
-            let own = own_hosts(agent, &draft.plan.env);
+            let own = required_hosts(agent, &draft.plan.env);
             let own = own.iter().filter(|host| !hosts.contains(host));
             Ok(Network::Hosts(hosts.iter().chain(own).cloned().collect()))
         }
     }
 }
 
-/// Variables that name files which an agent cannot do without: certificates, and a login.
+/// Variables that point to files an agent needs: certificates and logins.
 const NAMED_FILES: &[&str] = &[
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -228,21 +229,21 @@ const NAMED_FILES: &[&str] = &[
     "GOOGLE_APPLICATION_CREDENTIALS",
 ];
 
-/// What the agent must see, wherever it is: its private files, the programs of its servers, and what its variables name.
+/// Returns paths that must be visible: private files, programs of the servers, and files that variables point to.
 fn visible(draft: &Draft<'_>) -> Vec<PathBuf> {
     let named = NAMED_FILES.iter().filter_map(|name| draft.plan.env.get(*name)).map(PathBuf::from);
-    // What is hidden lies in the home or is ours, and naming it as a server must not bring it to light.
-    let dark = draft.plan.env.get("HOME").map(PathBuf::from).into_iter();
-    let dark: Vec<PathBuf> = dark.chain(draft.setup.host.state.iter().cloned()).collect();
+    // A server command must not expose a hidden path of the home directory or of Switchboard.
+    let hidden = draft.plan.env.get("HOME").map(PathBuf::from).into_iter();
+    let hidden: Vec<PathBuf> = hidden.chain(draft.setup.host.state.iter().cloned()).collect();
     let servers = draft.spec.mcp_servers.iter().map(|server| PathBuf::from(&server.command));
-    let servers = servers.filter(|path| !dark.iter().any(|dark| path.starts_with(dark)));
+    let servers = servers.filter(|path| !hidden.iter().any(|hidden| path.starts_with(hidden)));
     let given = named.chain(servers).filter(|path| path.is_absolute());
-    std::iter::once(draft.setup.private_folder.clone()).chain(given).collect()
+    std::iter::once(draft.setup.private_directory.clone()).chain(given).collect()
 }
 
-/// Keeps git from running commands that the configuration of a repository names, unless the workspace is trusted: agents ask git about a
-/// workspace before they do anything. Variables win over the configuration.
-fn quiet_git(draft: &mut Draft<'_>) {
+/// Prevents git from running commands of an untrusted repository's configuration: agents run git in a workspace before anything
+/// else. Variables override the configuration.
+fn disable_git_commands(draft: &mut Draft<'_>) {
     let is_trusted = matches!(&draft.spec.settings, SettingsChoice::Only(sources) if sources.contains(&SettingSource::Project));
     if is_trusted {
         return;
@@ -253,13 +254,13 @@ fn quiet_git(draft: &mut Draft<'_>) {
         draft.variable(&format!("GIT_CONFIG_KEY_{number}"), key);
         draft.variable(&format!("GIT_CONFIG_VALUE_{number}"), value);
     }
-    // `npm install` would fail where one of these sets hooks up: the configuration of git is read-only.
+    // `npm install` would fail if one of these installs hooks: git's configuration is read-only.
     for (variable, value) in [("HUSKY", "0"), ("LEFTHOOK", "0"), ("SKIP_INSTALL_SIMPLE_GIT_HOOKS", "1")] {
         draft.variable(variable, value);
     }
 }
 
-/// The folder of this policy alone, where the call wants one.
+/// Returns the private state directory of the policy, if the call requests one.
 pub(super) fn private_state(
     agent: AgentKind,
     policy: &CallPolicy,

@@ -1,4 +1,4 @@
-//! Why a call cannot be launched as asked. All of these are told before anything starts.
+//! The reasons why a call cannot be launched as requested. All are reported before anything starts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,43 +7,43 @@ use model::{AgentKind, BadName, PlanError, PolicyError, SessionId};
 
 use crate::{BadModelName, Version};
 
-/// The option that a policy asks for: file tools, and no shell.
+/// The name of the option that a policy without a shell implies.
 pub(super) const NO_SHELL: &str = "policy without a shell";
 
-/// What to do where `file-tools` is missing. A daemon looks for it once, when it starts.
-pub(crate) const WITH_FILE_TOOLS: &str = "install all of Switchboard (`cargo install --path crates/switchboard`), which puts it beside `switchboard`; a daemon that runs finds it after `switchboard stop --now`";
+/// The remedy for a missing `file-tools`. A daemon searches for it only at startup.
+pub(crate) const WITH_FILE_TOOLS: &str = "install all of Switchboard (`cargo install --path crates/switchboard`), which installs it next to `switchboard`; a running daemon finds it after `switchboard stop --now`";
 
 /// A call that cannot be launched.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LaunchError {
-    /// There is nothing to ask.
+    /// The prompt is empty.
     #[error("the prompt is empty")]
     EmptyPrompt,
-    /// The agent would refuse it, or cut it.
+    /// The agent would reject or truncate the prompt.
     #[error("the prompt has {length} {unit}, and {agent} takes {limit}")]
     PromptTooLong {
-        /// Who is called.
+        /// The agent.
         agent: AgentKind,
-        /// How long it is.
+        /// The length of the prompt.
         length: usize,
-        /// How long it may be.
+        /// The limit.
         limit: usize,
-        /// What is counted.
+        /// The unit of both.
         unit: &'static str,
     },
-    /// A text that cannot be the name of a model.
+    /// A malformed model name.
     #[error(transparent)]
     Model(#[from] BadModelName),
-    /// The name of an MCP server that cannot be one.
+    /// A malformed name of an MCP server.
     #[error(transparent)]
     Name(#[from] BadName),
-    /// Two MCP servers of the same name.
+    /// Two MCP servers with the same name.
     #[error("two MCP servers are named `{name}`")]
-    TwoServers {
+    DuplicateServer {
         /// The name.
         name: String,
     },
-    /// Two MCP servers want different values of one variable, which this agent can only give to both.
+    /// Two MCP servers need different values of a variable, but this agent passes it to both.
     #[error("variable `{variable}` of MCP server `{server}` has another value already")]
     VariableClash {
         /// The second server.
@@ -51,9 +51,9 @@ pub enum LaunchError {
         /// The variable.
         variable: String,
     },
-    /// A variable that this agent would get too, and cannot be given.
+    /// A variable that this agent would get, too, and must not.
     #[error(
-        "variable `{variable}` of MCP server `{server}` cannot be given to it without giving it to the agent"
+        "variable `{variable}` of MCP server `{server}` cannot be set without setting it for the agent, too"
     )]
     VariableForbidden {
         /// The server.
@@ -61,137 +61,137 @@ pub enum LaunchError {
         /// The variable.
         variable: String,
     },
-    /// Settings of the workspace that the agent obeys even when it is only to look.
-    #[error("{agent} obeys the settings in `{}`, so it cannot be held to looking only", folder.display())]
+    /// Settings of the workspace that the agent obeys even in read-only mode.
+    #[error("{agent} loads settings from `{}`, so read-only mode cannot be enforced", directory.display())]
     WorkspaceSettings {
-        /// Who is called.
+        /// The agent.
         agent: AgentKind,
-        /// Where they are.
-        folder: PathBuf,
+        /// The directory of the settings.
+        directory: PathBuf,
     },
-    /// The agent has no means for it.
+    /// The agent does not support the option.
     #[error("{agent} does not support {}", shown(option))]
-    CannotDo {
-        /// Who is called.
+    Unsupported {
+        /// The agent.
         agent: AgentKind,
-        /// What was asked.
+        /// The option.
         option: &'static str,
     },
-    /// The installed version has no means for it.
-    #[error("the installed {agent}{} cannot do `{option}`", version.map(|v| format!(" {v}")).unwrap_or_default())]
-    NotInThisVersion {
-        /// Who is called.
+    /// The installed version does not support the option.
+    #[error("the installed {agent}{} does not support `{option}`", version.map(|v| format!(" {v}")).unwrap_or_default())]
+    UnsupportedVersion {
+        /// The agent.
         agent: AgentKind,
-        /// Its version.
+        /// The version.
         version: Option<Version>,
-        /// What was asked.
+        /// The option.
         option: &'static str,
     },
-    /// Two options that contradict each other.
+    /// Two contradictory options.
     #[error("`{one}` and `{other}` cannot be combined")]
     Contradiction {
-        /// The one.
+        /// The first option.
         one: &'static str,
-        /// The other.
+        /// The second option.
         other: &'static str,
     },
-    /// A tool that can change something, in a call that may only look.
-    #[error("tool `{tool}` is not one that only looks")]
+    /// A tool with side effects in a read-only call.
+    #[error("tool `{tool}` is not read-only")]
     NotReadOnly {
         /// The tool.
         tool: String,
     },
-    /// The name of a tool that would be read as something else.
+    /// A malformed tool name.
     #[error("`{}` is not the name of a tool", tool.escape_debug())]
     BadTool {
         /// The tool.
         tool: String,
     },
-    /// The id of a session that the agent would misread.
+    /// A session id that the agent would misinterpret.
     #[error("`{id}` is not the id of a {agent} session")]
-    SessionIsNoUuid {
-        /// Who is called.
+    SessionNotUuid {
+        /// The agent.
         agent: AgentKind,
         /// The id.
         id: SessionId,
     },
-    /// A limit that nothing can keep.
+    /// An invalid limit.
     #[error("`{option}` cannot be {value}")]
     BadLimit {
-        /// Which one.
+        /// The option.
         option: &'static str,
-        /// What was asked.
+        /// The value.
         value: String,
     },
-    /// A schema that is none.
+    /// An output schema that is not valid JSON.
     #[error("the output schema is not a JSON object")]
     BadSchema {
-        /// What is wrong with it.
+        /// The parse error.
         source: Arc<serde_json::Error>,
     },
-    /// A value that the operating system would not take as an argument.
+    /// A value that exceeds the kernel's limit for an argument.
     #[error("the value of `{flag}` has {length} bytes, and an argument may have {limit}")]
     ValueTooLong {
         /// The flag.
         flag: &'static str,
-        /// How long the value is.
+        /// The length of the value.
         length: usize,
-        /// How long it may be.
+        /// The limit.
         limit: usize,
     },
-    /// A value that the operating system would end in the middle.
-    #[error("the value of `{flag}` holds a NUL character")]
+    /// A value with a NUL byte, which terminates an argument for the kernel.
+    #[error("the value of `{flag}` contains a NUL character")]
     NulInValue {
         /// The flag.
         flag: &'static str,
     },
-    /// A folder that depends on who reads it.
-    #[error("folder `{}` is not an absolute path", folder.display())]
-    RelativeFolder {
-        /// The folder.
-        folder: PathBuf,
+    /// A relative path.
+    #[error("directory `{}` is not an absolute path", directory.display())]
+    RelativeDirectory {
+        /// The directory.
+        directory: PathBuf,
     },
-    /// A folder whose name cannot be passed on.
-    #[error("folder `{}` is not valid Unicode", folder.display())]
+    /// A path that is not UTF-8.
+    #[error("directory `{}` is not valid Unicode", directory.display())]
     NotUnicode {
-        /// The folder.
-        folder: PathBuf,
+        /// The directory.
+        directory: PathBuf,
     },
-    /// A folder that the agent would take for two.
-    #[error("folder `{}` has a comma in its name", folder.display())]
-    CommaInFolder {
-        /// The folder.
-        folder: PathBuf,
+    /// A directory that the agent would parse as two.
+    #[error("directory `{}` has a comma in its name", directory.display())]
+    CommaInDirectory {
+        /// The directory.
+        directory: PathBuf,
     },
-    /// A policy that the call cannot have where it is to work.
+    /// A policy that the call cannot have in its workspace.
     #[error("{error}")]
     Policy {
-        /// What the call asks for that it cannot have.
+        /// The conflicting option.
         option: &'static str,
-        /// Why.
+        /// The reason.
         error: PolicyError,
     },
-    /// An agent without a shell has no files without `file-tools`.
-    #[error("`file-tools` is not there, and an agent without a shell needs it")]
+    /// `file-tools` is missing, so an agent without a shell has no file access.
+    #[error("`file-tools` is not installed, and an agent without a shell needs it")]
     NoFileTools,
-    /// A variable that no agent can be given.
+    /// A variable that is never passed to an agent.
     #[error("variable `{variable}` cannot be passed on: {reason}")]
     ForbiddenVariable {
-        /// Its name.
+        /// The name.
         variable: String,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// A network of nobody, for an agent that asks its vendor.
+    /// An agent without network access cannot reach its vendor.
     #[error("{agent} cannot work with network `none`: it has to reach its vendor")]
     NoNetwork {
-        /// Who is called.
+        /// The agent.
         agent: AgentKind,
     },
-    /// A state folder of its own, and no place for it.
-    #[error("there is no place for a private state folder")]
+    /// There is no directory for private state.
+    #[error("there is no directory for private state")]
     NoPrivateState,
-    /// A plan that no machine can carry out.
+    /// An invalid plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
@@ -202,57 +202,54 @@ impl LaunchError {
         matches!(self, Self::NotUnicode { .. } | Self::Policy { option: "cwd", .. })
     }
 
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> String {
         match self {
-            Self::EmptyPrompt => "say what the agent is to do".to_owned(),
+            Self::EmptyPrompt => "describe the task".to_owned(),
             Self::PromptTooLong { .. } => {
-                "put the long part into a file in the working folder and name it in the prompt".to_owned()
+                "put the long part into a file in the working directory and refer to it in the prompt"
+                    .to_owned()
             }
             Self::Model(error) => error.hint(),
             Self::Name(error) => error.hint().to_owned(),
-            Self::TwoServers { .. } => "give each server a name of its own".to_owned(),
-            Self::WorkspaceSettings { .. } => "remove the folder, or call another agent".to_owned(),
+            Self::DuplicateServer { .. } => "give each server a unique name".to_owned(),
+            Self::WorkspaceSettings { .. } => "remove the directory, or call another agent".to_owned(),
             Self::VariableForbidden { .. } => {
-                "let the server's command set it: `env NAME=value server`".to_owned()
+                "set it in the server's command: `env NAME=value server`".to_owned()
             }
             Self::VariableClash { .. } => "rename the variable for one of the servers".to_owned(),
-            Self::CannotDo { agent, option } => cannot_do_hint(*agent, option),
-            Self::NotInThisVersion { agent, .. } => format!("update {agent}; `switchboard doctor` says how"),
-            Self::Contradiction { .. } => "leave one of them out".to_owned(),
-            Self::NotReadOnly { .. } => "leave the tool out, or use mode `execute`".to_owned(),
+            Self::Unsupported { agent, option } => unsupported_hint(*agent, option),
+            Self::UnsupportedVersion { agent, .. } => {
+                format!("update {agent}; see `switchboard doctor`")
+            }
+            Self::Contradiction { .. } => "use only one of them".to_owned(),
+            Self::NotReadOnly { .. } => "remove the tool, or use mode `execute`".to_owned(),
             Self::BadTool { .. } => "use a name such as `Read` or a rule such as `Bash(git *)`".to_owned(),
-            Self::SessionIsNoUuid { .. } => {
-                "give the UUID that an earlier call answered as its session_id".to_owned()
-            }
-            Self::BadLimit { .. } => "give a number above zero, or leave it out".to_owned(),
-            Self::BadSchema { .. } => "give a JSON Schema, such as {\"type\":\"object\"}".to_owned(),
+            Self::SessionNotUuid { .. } => "pass the session_id of an earlier result".to_owned(),
+            Self::BadLimit { .. } => "use a number above zero, or omit it".to_owned(),
+            Self::BadSchema { .. } => "pass a JSON Schema such as {\"type\":\"object\"}".to_owned(),
             Self::ValueTooLong { .. } => "shorten it".to_owned(),
-            Self::NulInValue { .. } => "remove the NUL; only the prompt may hold one".to_owned(),
-            Self::RelativeFolder { .. } => "give the whole path".to_owned(),
-            // A link is followed before anything is handed on.
+            Self::NulInValue { .. } => "remove the NUL; only the prompt may contain one".to_owned(),
+            Self::RelativeDirectory { .. } => "pass an absolute path".to_owned(),
+            // Links are resolved before the path is passed on.
             Self::NotUnicode { .. } => {
-                "rename it, or work in another: folders are handed on as UTF-8 text".to_owned()
+                "rename it, or work in another directory: paths must be valid UTF-8".to_owned()
             }
-            Self::CommaInFolder { .. } => {
-                "rename it, or reach it through a symbolic link with a plain name".to_owned()
-            }
+            Self::CommaInDirectory { .. } => "rename it, or use a symbolic link without a comma".to_owned(),
             Self::Policy { error, .. } => error.hint().to_owned(),
-            Self::ForbiddenVariable { .. } => "take it out of `pass_env`".to_owned(),
+            Self::ForbiddenVariable { .. } => "remove it from `pass_env`".to_owned(),
             Self::NoNetwork { .. } => {
-                "name the hosts that the task needs (`--network github.com,…`): those of the vendor are added"
+                "list the hosts that the task needs (`--network github.com,…`); those of the vendor are added"
                     .to_owned()
             }
             Self::NoFileTools => WITH_FILE_TOOLS.to_owned(),
-            Self::NoPrivateState => {
-                "let the operator's settings name one, or leave `private_state` out".to_owned()
-            }
+            Self::NoPrivateState => "configure one, or omit `private_state`".to_owned(),
             Self::Plan(error) => error.hint().to_owned(),
         }
     }
 }
 
-/// Returns an option as its caller knows it: by the parameter of a tool and by the option of the command line.
+/// Returns the names of an option: the tool parameter and the command-line option.
 fn shown(option: &str) -> String {
     match option {
         "max_turns" => "`max_turns` (`--max-turns`)".to_owned(),
@@ -261,18 +258,17 @@ fn shown(option: &str) -> String {
     }
 }
 
-fn cannot_do_hint(agent: AgentKind, option: &str) -> String {
+fn unsupported_hint(agent: AgentKind, option: &str) -> String {
     match (agent, option) {
         (_, "max_turns" | "max_budget_usd" | "tool_timeout") => {
-            "leave it out and bound the call by its time limits instead, or call claude".to_owned()
+            "omit it and use time limits instead, or call claude".to_owned()
         }
         (AgentKind::Gemini, "mcp_servers") => {
-            "add the server with `gemini mcp add` and leave it out of the call, or call another agent"
-                .to_owned()
+            "add the server with `gemini mcp add` and omit it from the call, or call another agent".to_owned()
         }
         (AgentKind::Codex, "tools") => {
             "use mode `observe`, or the sandbox policy of the call, or call claude".to_owned()
         }
-        _ => "leave it out, or call another agent".to_owned(),
+        _ => "omit it, or call another agent".to_owned(),
     }
 }

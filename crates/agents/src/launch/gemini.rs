@@ -1,8 +1,8 @@
-//! How the Gemini CLI is launched (seen with 0.61.0).
+//! Launches the Gemini CLI (tested with 0.61.0).
 //!
-//! Owns its flags. Which tools exist is said by a policy file of the run's own: its planning mode can be left by the model
-//! without anybody's leave, a policy cannot. MCP servers it takes from settings files only, and one that a call could
-//! bring along must belong to root; so calls that bring servers are refused.
+//! Owns its flags. A policy file of the run selects the tools: the model can leave the planning mode on its own, but not a
+//! policy. Gemini reads MCP servers only from settings files, and a file passed by a call would have to be owned by root, so
+//! calls with servers are rejected.
 
 use model::{
     ExpectedSession, Mode, PermissionMode, SessionChoice, SettingSource, SettingsChoice, ToolChoice,
@@ -11,12 +11,12 @@ use model::{
 use super::{Draft, LaunchError, path_text};
 use crate::Capability;
 
-/// The built-in tools that change nothing and reach nobody.
+/// The built-in tools without side effects and network access.
 const READ_ONLY: [&str; 5] = ["list_directory", "read_file", "read_many_files", "grep_search", "glob"];
-/// Those that change files and run nothing.
+/// The tools that change files but run no commands.
 const EDITING: [&str; 2] = ["write_file", "replace"];
 
-/// Its own tools for files, which the sandbox holds to the workspace.
+/// Returns the file tools, which the sandbox confines to the workspaces.
 pub(super) fn file_tools(writes: bool) -> Vec<String> {
     let editing: &[&str] = if writes { &EDITING } else { &[] };
     READ_ONLY.iter().chain(editing).map(|tool| (*tool).to_owned()).collect()
@@ -30,21 +30,21 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     }
     policy(draft)?;
     if draft.setup.capabilities.has(Capability::SkipTrust) {
-        draft.word("--skip-trust");
+        draft.arg("--skip-trust");
     }
     draft.variable("GEMINI_CLI_TRUST_WORKSPACE", "true");
-    // The launcher in front of the real process would ignore signals for 20 s.
+    // The relaunched process would ignore signals for 20 s.
     draft.variable("GEMINI_CLI_NO_RELAUNCH", "true");
     if draft.spec.mode == Mode::Observe || draft.spec.tools == ToolChoice::None {
-        // Starts none of the user's servers: no server has this name.
+        // Disables the user's servers: none has this name.
         draft.flag("--allowed-mcp-server-names", "switchboard-none")?;
     }
     session(draft)?;
     for dir in &draft.spec.add_dirs {
         let text = path_text(dir)?;
-        // Several folders are one value with commas between them.
+        // Directories are passed as one comma-separated value.
         if text.contains(',') {
-            return Err(LaunchError::CommaInFolder { folder: dir.clone() });
+            return Err(LaunchError::CommaInDirectory { directory: dir.clone() });
         }
         draft.flag("--include-directories", text)?;
     }
@@ -53,25 +53,28 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         draft.variable("GEMINI_SYSTEM_MD", path);
     }
     draft.plan.stdin = draft.setup.workspace.references.escape(&draft.spec.prompt).into_bytes();
-    draft.guard_slash();
+    draft.escape_slash();
     Ok(())
 }
 
 fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
     let spec = draft.spec;
-    // Its hooks, servers and discovery commands run whatever the policy says, and only root can overrule them.
+    // Its hooks, servers and discovery commands run regardless of the policy, and only root can override them.
     if spec.mode == Mode::Observe && draft.setup.workspace.has_settings {
-        return Err(LaunchError::WorkspaceSettings { agent: spec.agent, folder: spec.cwd.join(".gemini") });
+        return Err(LaunchError::WorkspaceSettings {
+            agent: spec.agent,
+            directory: spec.cwd.join(".gemini"),
+        });
     }
-    draft.refuse(spec.max_turns.is_some(), "max_turns")?;
-    draft.refuse(spec.max_budget_usd.is_some(), "max_budget_usd")?;
-    draft.refuse(spec.agent_name.is_some(), "agent_name")?;
-    draft.refuse(spec.available_tools.is_some(), "available_tools")?;
-    draft.refuse(!spec.mcp_servers.is_empty(), "mcp_servers")?;
-    draft.refuse(spec.append_system_prompt.is_some(), "append_system_prompt")?;
-    draft.refuse(spec.output_schema.is_some(), "output_schema")?;
-    draft.refuse(spec.tool_timeout.is_some(), "tool_timeout")?;
-    // It has no flag for settings: those of an untrusted workspace are hidden by the sandbox, or not at all.
+    draft.reject_if(spec.max_turns.is_some(), "max_turns")?;
+    draft.reject_if(spec.max_budget_usd.is_some(), "max_budget_usd")?;
+    draft.reject_if(spec.agent_name.is_some(), "agent_name")?;
+    draft.reject_if(spec.available_tools.is_some(), "available_tools")?;
+    draft.reject_if(!spec.mcp_servers.is_empty(), "mcp_servers")?;
+    draft.reject_if(spec.append_system_prompt.is_some(), "append_system_prompt")?;
+    draft.reject_if(spec.output_schema.is_some(), "output_schema")?;
+    draft.reject_if(spec.tool_timeout.is_some(), "tool_timeout")?;
+    // No flag selects settings: only the sandbox can hide those of an untrusted workspace.
     let is_possible = match &spec.settings {
         SettingsChoice::AgentDefault => true,
         SettingsChoice::Only(sources) => {
@@ -79,12 +82,12 @@ fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
             all.iter().all(|source| sources.contains(source))
         }
     };
-    draft.refuse(!is_possible, "settings")
+    draft.reject_if(!is_possible, "settings")
 }
 
-/// The tools that a call may use; none when it may use them all.
+/// Returns the allowed tools. `None`: all.
 ///
-/// Every mode but `yolo` is written as a policy, because the model can leave those modes by way of planning.
+/// Every mode except for `yolo` becomes a policy, because the model can leave those modes through planning.
 fn allowed_tools<'a>(draft: &Draft<'a>) -> Result<Option<Vec<&'a str>>, LaunchError> {
     let spec = draft.spec;
     let allowed = match (&spec.tools, spec.mode, spec.permission_mode) {
@@ -112,7 +115,7 @@ fn allowed_tools<'a>(draft: &Draft<'a>) -> Result<Option<Vec<&'a str>>, LaunchEr
     Ok(Some(allowed))
 }
 
-/// Allows the tools of the call and denies every other.
+/// Writes a policy that allows the tools of the call and denies all others.
 fn policy(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let Some(allowed) = allowed_tools(draft)? else {
         return draft.flag("--approval-mode", "yolo");
@@ -133,17 +136,17 @@ fn session(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         SessionChoice::New => {
             if draft.setup.capabilities.has(Capability::AssignSession) {
                 let id = draft.setup.new_session.clone();
-                let uuid = draft.uuid_of(&id)?;
+                let uuid = draft.checked_uuid(&id)?;
                 draft.flag("--session-id", uuid)?;
                 draft.session = ExpectedSession::Assigned(id);
             }
         }
         SessionChoice::Resume(id) => {
-            let uuid = draft.uuid_of(id)?;
+            let uuid = draft.checked_uuid(id)?;
             draft.flag("--resume", uuid)?;
             draft.session = ExpectedSession::Resumed(id.clone());
         }
-        SessionChoice::Fork(_) => return draft.refuse(true, "session fork"),
+        SessionChoice::Fork(_) => return draft.reject_if(true, "session fork"),
         SessionChoice::ContinueLatest => {
             draft.flag("--resume", "latest")?;
             draft.session = ExpectedSession::Latest;

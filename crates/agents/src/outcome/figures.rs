@@ -1,17 +1,17 @@
-//! Figures that an agent reports, and whether they can be true.
+//! Plausibility checks of the agent's figures.
 
 use model::{MAX_COST_USD, MAX_TOKENS, Usage};
 
-/// What a run used, as far as it is believed.
+/// The plausible figures of a run.
 pub(super) struct Figures {
     pub usage: Option<Usage>,
     pub cost_usd: Option<f64>,
-    /// The figures that are not believed, in words.
+    /// Descriptions of the implausible figures.
     pub implausible: Vec<String>,
 }
 
 impl Figures {
-    /// Leaves out the figures that cannot be true.
+    /// Removes figures that cannot be true.
     pub fn check(usage: Option<Usage>, cost_usd: Option<f64>) -> Self {
         let is_cost = |cost: &f64| (0.0..=MAX_COST_USD).contains(cost);
         let is_usage = |usage: &Usage| {

@@ -1,4 +1,4 @@
-//! The refusals of a run, as one list for every agent: tools, writes, hosts.
+//! The refusals of a run in one form for all agents: tools, paths, hosts.
 
 use std::path::Path;
 
@@ -7,39 +7,39 @@ use model::{AgentKind, Confined, PermissionDenial, RefusedAction, RefusedKind, R
 use super::FinishedRun;
 use crate::parse::{RefusedErrno, RefusedPath};
 
-/// How many are listed, and how many characters of a detail.
+/// The limit of listed refusals, and of the characters of a detail.
 const MAX_REFUSALS: usize = 100;
 const DETAIL_CHARS: usize = 200;
-/// How many characters of a rejected command are part of its subject.
+/// The limit of characters of a rejected command in its subject.
 const COMMAND_CHARS: usize = 100;
 
-/// The name of codex's commands in its stream.
+/// Codex's name of commands in its stream.
 const CODEX_COMMAND: &str = "command_execution";
 
-/// How codex reports a patch that names a file which it cannot read.
+/// Codex's message for a patch of a file that it cannot read.
 const UNREAD_PATCH: &str = "apply_patch verification failed: Failed to read file to update ";
 
-/// The subject of a refused write whose message names no path.
+/// The subject of a refused write without a path in its message.
 const NO_PATH: &str = "unknown path";
 
-/// Lists the refusals. The sandbox refuses paths and hosts only of a confined run.
-pub(super) fn refusals(ended: &FinishedRun<'_>) -> Vec<RefusedAction> {
+/// Returns the refusals. Paths and hosts are rejected only in a sandboxed run.
+pub(super) fn refusals(run: &FinishedRun<'_>) -> Vec<RefusedAction> {
     let mut refusals = Vec::new();
-    for PermissionDenial { tool, detail, .. } in &ended.summary.denials {
+    for PermissionDenial { tool, detail, .. } in &run.summary.denials {
         add(&mut refusals, refused_tool(tool, detail.as_deref()));
     }
-    let codex_errors: Vec<&str> = match ended.agent {
-        AgentKind::Codex => ended.stderr_tail.lines().filter_map(codex_error).collect(),
+    let codex_errors: Vec<&str> = match run.agent {
+        AgentKind::Codex => run.stderr_tail.lines().filter_map(codex_error).collect(),
         _ => Vec::new(),
     };
     for message in codex_errors.iter().filter_map(|error| rejected_command(error)) {
         add(&mut refusals, refused_tool(CODEX_COMMAND, Some(&message)));
     }
     let unread: Vec<_> = codex_errors.iter().filter_map(|error| unread_file(error)).collect();
-    for refused in ended.summary.refused_paths.iter().chain(&unread) {
-        add_path(&mut refusals, ended, refused);
+    for refused in run.summary.refused_paths.iter().chain(&unread) {
+        add_path(&mut refusals, run, refused);
     }
-    if let Some(SandboxReport::Confined(confined)) = &ended.report.sandbox {
+    if let Some(SandboxReport::Confined(confined)) = &run.report.sandbox {
         for host in &confined.refused_hosts {
             add(&mut refusals, RefusedAction::new(RefusedKind::Host, host, None));
         }
@@ -47,19 +47,19 @@ pub(super) fn refusals(ended: &FinishedRun<'_>) -> Vec<RefusedAction> {
     refusals
 }
 
-/// Adds a path that a tool could not open, if the sandbox or a rule of the agent is the reason.
-fn add_path(refusals: &mut Vec<RefusedAction>, ended: &FinishedRun<'_>, refused: &RefusedPath) {
+/// Adds a path that a tool could not open, if the sandbox or a rule of the agent is the cause.
+fn add_path(refusals: &mut Vec<RefusedAction>, run: &FinishedRun<'_>, refused: &RefusedPath) {
     let path = refused.path.as_deref().unwrap_or(NO_PATH);
     if let RefusedErrno::AgentRule { writes } = refused.errno {
         let kind = if writes { RefusedKind::Write } else { RefusedKind::Read };
         let refusal = RefusedAction::new(kind, path, Some(&refused.line));
         return add(refusals, RefusedAction { by_agent: true, count: refused.count, ..refusal });
     }
-    let Some(SandboxReport::Confined(confined)) = &ended.report.sandbox else { return };
+    let Some(SandboxReport::Confined(confined)) = &run.report.sandbox else { return };
     if !is_refused_by(confined, refused) {
         return;
     }
-    // One that does not exist was to be created.
+    // A missing file was to be created.
     let is_read = match refused.errno {
         RefusedErrno::MissingInput => true,
         RefusedErrno::Missing => Path::new(path).symlink_metadata().is_ok(),
@@ -72,7 +72,7 @@ fn add_path(refusals: &mut Vec<RefusedAction>, ended: &FinishedRun<'_>, refused:
     add(refusals, RefusedAction { count: refused.count, ..refusal });
 }
 
-/// Returns the user's own file in the place of a copy that the agent was given, in a path and in the message about it.
+/// Replaces the path of a copy by the user's original, in a path and in its message.
 fn with_original(confined: &Confined, path: &str, line: &str) -> (String, String) {
     let copies = confined.policy.home.iter().flat_map(|home| &home.copies);
     let found = copies.into_iter().find(|(_, copy)| Path::new(path) == copy);
@@ -82,12 +82,12 @@ fn with_original(confined: &Confined, path: &str, line: &str) -> (String, String
     }
 }
 
-/// Returns an error of one of codex's tools. What commands print themselves is not on its stderr.
+/// Returns the error of a codex tool. The output of commands is not on its stderr.
 fn codex_error(line: &str) -> Option<&str> {
     line.split_once(" ERROR codex_core::tools::router: error=").map(|(_, error)| error)
 }
 
-/// Reads the message about a command that codex rejected by a rule of its own. Its stream has no item for such a command.
+/// Parses the message about a command that a built-in rule of codex rejected. Its stream has no item for such a command.
 fn rejected_command(error: &str) -> Option<String> {
     let (_, message) = error.split_once(r#"message: "Rejected(\""#)?;
     let message = message.strip_suffix(r#"\")" }"#)?;
@@ -95,14 +95,14 @@ fn rejected_command(error: &str) -> Option<String> {
     Some(message.replace(r#"\\\""#, "\"").replace(r"\\n", " "))
 }
 
-/// Reads the message about a patch that names a file which codex cannot read.
+/// Parses the message about a patch of a file that codex cannot read.
 fn unread_file(error: &str) -> Option<RefusedPath> {
     let (path, _) = error.strip_prefix(UNREAD_PATCH)?.rsplit_once(": ")?;
     Some(RefusedPath::new(Some(path), error, RefusedErrno::MissingInput))
 }
 
-/// Returns the refusal of a tool. A message such as "`rm -rf x` rejected: …" is of a rule that is built into the agent, and the command
-/// is part of the subject.
+/// Returns the refusal of a tool. A message such as "`rm -rf x` rejected: …" comes from a built-in rule of the agent; the subject
+/// then includes the command.
 fn refused_tool(tool: &str, message: Option<&str>) -> RefusedAction {
     let refusal = RefusedAction::new(RefusedKind::Tool, tool, message);
     let quoted = message.and_then(|message| message.strip_prefix('`')?.split_once("` rejected: "));
@@ -111,7 +111,7 @@ fn refused_tool(tool: &str, message: Option<&str>) -> RefusedAction {
     RefusedAction { subject: format!("{tool}: {command}"), by_agent: true, ..refusal }
 }
 
-/// Joins the refusals of two runs of a call.
+/// Merges the refusals of two runs of a call.
 pub(crate) fn joined(earlier: Vec<RefusedAction>, later: Vec<RefusedAction>) -> Vec<RefusedAction> {
     let mut refusals = earlier;
     for refusal in later {
@@ -131,8 +131,8 @@ fn add(refusals: &mut Vec<RefusedAction>, refusal: RefusedAction) {
     }
 }
 
-/// Whether the sandbox can have refused a path. Ordinary permissions answer `EACCES`, too: it is counted only for a path
-/// that the policy does not let the agent write.
+/// Returns whether the sandbox can have rejected a path. Ordinary permissions cause `EACCES`, too, so it counts only for paths
+/// that the policy makes read-only.
 fn is_refused_by(confined: &Confined, refused: &RefusedPath) -> bool {
     let policy = &confined.policy;
     match (refused.errno, &refused.path) {
@@ -143,7 +143,7 @@ fn is_refused_by(confined: &Confined, refused: &RefusedPath) -> bool {
             let is_protected = policy.protected.iter().any(|protected| path.starts_with(&protected.path));
             is_protected || !writable.into_iter().any(|root| path.starts_with(&root.path))
         }
-        // Programs name the path relative to their own working directory.
+        // Programs print the path relative to their working directory.
         (RefusedErrno::Busy, Some(path)) => {
             policy.protected.iter().any(|protected| protected.path.ends_with(path))
         }
@@ -157,7 +157,8 @@ fn is_refused_by(confined: &Confined, refused: &RefusedPath) -> bool {
     }
 }
 
-/// Whether a path of the home directory exists, or could be created, and the run did not see it. The agent's state is its own matter.
+/// Returns whether a path of the home directory exists, or could be created, but was hidden from the run. Excludes the agent's
+/// state.
 fn is_absent(confined: &Confined, path: &Path) -> bool {
     let Some(home) = &confined.policy.home else { return false };
     let roots = confined.policy.roots.iter().map(|root| &root.path);

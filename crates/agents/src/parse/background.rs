@@ -1,17 +1,17 @@
-//! Background tasks of an agent: which are running, and what became of the others.
+//! Tracks the background tasks of an agent.
 //!
-//! Owns the bookkeeping in bounded memory. Knows no format: the vendor's parser reports starts and ends.
+//! Bounded memory. Knows no format: the vendor's parser reports starts and exits.
 
 use model::{BackgroundStatus, BackgroundTask};
 
-/// How many tasks are tracked at once. Completed ones make room for new ones.
+/// The limit of tracked tasks. Completed ones are replaced first.
 const MAX_TASKS: usize = 100;
 
-/// The background tasks of one run.
+/// The background tasks of a run.
 #[derive(Debug, Default)]
 pub struct TaskTracker {
     tasks: Vec<Task>,
-    /// The ids in the newest list of live tasks.
+    /// The ids in the latest list of live tasks.
     listed: Vec<String>,
 }
 
@@ -19,24 +19,24 @@ pub struct TaskTracker {
 struct Task {
     id: String,
     description: String,
-    /// The tool call that started its command.
+    /// The tool call that started the command.
     tool_use_id: Option<String>,
-    /// Whether the agent goes on while it runs. A foreground task ends with its tool call and is not waited for.
+    /// The agent continues while the task runs. A foreground task exits with its tool call.
     in_background: bool,
-    /// Whether the model itself asked to stop it. Its end is then what the model wanted.
+    /// The model itself requested the stop, so its exit is intended.
     stop_requested: bool,
     end: Option<TaskEnd>,
-    /// Whether it ended after the agent's newest result, so that no answer takes it into account.
+    /// The task exited after the agent's latest result, so no answer takes it into account.
     ended_after_answer: bool,
 }
 
-/// How an agent says that a task ended.
+/// The exit status of a task, as the agent reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskEnd {
     Completed,
     Failed,
     Stopped,
-    /// It was running when the agent's last turn ended, and the agent does not wait for it.
+    /// Still running when the agent's last turn ended; the agent does not wait for it.
     Abandoned,
     Unknown,
 }
@@ -46,7 +46,7 @@ impl Task {
         self.in_background && self.end.is_none()
     }
 
-    /// What became of it, if it did not complete.
+    /// Returns the status of a task that did not complete.
     fn status(&self) -> Option<BackgroundStatus> {
         match self.end {
             _ if !self.in_background => None,
@@ -59,7 +59,7 @@ impl Task {
         }
     }
 
-    /// Whether work was cut short. A task that failed by itself is the agent's business, once the agent knows of it.
+    /// Returns whether work was cut short. A task that failed by itself is the agent's responsibility, once the agent knows.
     fn was_cut_short(&self) -> bool {
         match self.status() {
             None => false,
@@ -70,12 +70,12 @@ impl Task {
 }
 
 impl TaskTracker {
-    /// Returns the descriptions of the tasks that are running, oldest first.
+    /// Returns the descriptions of the running tasks, oldest first.
     pub fn running(&self) -> impl Iterator<Item = &str> {
         self.tasks.iter().filter(|task| task.is_running()).map(|task| task.description.as_str())
     }
 
-    /// Returns the tasks that have not completed, given that the run is over.
+    /// Returns the tasks that did not complete, after the end of the run.
     pub fn not_completed(&self) -> Vec<BackgroundTask> {
         let task = |task: &Task| {
             Some(BackgroundTask { description: task.description.clone(), status: task.status()? })
@@ -83,12 +83,12 @@ impl TaskTracker {
         self.tasks.iter().filter_map(task).collect()
     }
 
-    /// Whether the work of a task was cut short, given that the run is over.
+    /// Returns whether a task was cut short, after the end of the run.
     pub fn is_cut_short(&self) -> bool {
         self.tasks.iter().any(Task::was_cut_short)
     }
 
-    /// Whether that happened after the agent's newest result.
+    /// Returns whether a task was cut short after the agent's latest result.
     pub fn is_cut_short_after_answer(&self) -> bool {
         self.tasks.iter().any(|task| task.was_cut_short() && (task.end.is_none() || task.ended_after_answer))
     }
@@ -101,7 +101,7 @@ impl TaskTracker {
         tasks.chain(self.listed.iter().map(String::capacity)).sum()
     }
 
-    /// Notes a task that has started. It is in the background unless the agent says otherwise.
+    /// Records the start of a task. It is in the background unless the agent reports otherwise.
     pub(super) fn started(&mut self, id: &str, description: String, in_background: Option<bool>) {
         let known = self.find(id).is_some();
         if !known && !self.has_room() {
@@ -124,7 +124,7 @@ impl TaskTracker {
         }
     }
 
-    /// Notes which tool call started the command of a task.
+    /// Records the tool call that started the command of a task.
     pub(super) fn started_by(&mut self, id: &str, tool_use_id: &str) {
         if let Some(task) = self.find(id) {
             task.tool_use_id = Some(tool_use_id.to_owned());
@@ -137,24 +137,24 @@ impl TaskTracker {
         running.any(|task| task.tool_use_id.as_deref() == Some(tool_use_id))
     }
 
-    /// Returns the description of a task that has not ended.
+    /// Returns the description of a task that has not exited.
     pub(super) fn open_description(&self, id: &str) -> Option<&str> {
         let task = self.tasks.iter().find(|task| task.id == id && task.end.is_none())?;
         Some(&task.description)
     }
 
-    /// Notes that a task was moved to the background.
+    /// Records that a task was moved to the background.
     pub(super) fn moved_to_background(&mut self, id: &str) {
         if let Some(task) = self.find(id) {
             task.in_background = true;
         }
     }
 
-    /// Notes that a task has ended.
+    /// Records the exit of a task.
     pub(super) fn ended(&mut self, id: &str, end: TaskEnd) {
         let Some(task) = self.find(id) else { return };
         match task.end {
-            // Agents report an end twice, as a status and as a notification; the first is when it happened.
+            // Agents report an exit twice, as a status and as a notification; the first one counts.
             Some(known) if known != TaskEnd::Unknown => {}
             _ => {
                 task.ended_after_answer |= task.end.is_none();
@@ -163,7 +163,7 @@ impl TaskTracker {
         }
     }
 
-    /// Notes that the agent's last turn has ended, and that the agent does not wait for tasks that are running.
+    /// Records the end of the agent's last turn: the agent does not wait for running tasks.
     pub(super) fn abandoned(&mut self) {
         for task in self.tasks.iter_mut().filter(|task| task.end.is_none()) {
             task.in_background = true;
@@ -171,7 +171,7 @@ impl TaskTracker {
         }
     }
 
-    /// Takes a full list of the live tasks. A task that is gone from it has ended, even if nothing else says how.
+    /// Compares with a complete list of the live tasks. A task that is missing from it has exited, even without a status.
     pub(super) fn listed(&mut self, live: &[(String, String)]) {
         for (id, description) in live {
             self.started(id, description.clone(), Some(true));
@@ -186,7 +186,7 @@ impl TaskTracker {
         }
     }
 
-    /// Notes that the model asked to stop the tasks whose ids this input names.
+    /// Records that the model requested to stop the tasks in this tool input.
     pub(super) fn stop_requested(&mut self, input: &[u8]) {
         for task in &mut self.tasks {
             if !task.id.is_empty() && memchr::memmem::find(input, task.id.as_bytes()).is_some() {
@@ -195,7 +195,7 @@ impl TaskTracker {
         }
     }
 
-    /// Notes a result of the agent: it knows of every end so far.
+    /// Records a result of the agent: it knows of every exit so far.
     pub(super) fn answered(&mut self) {
         for task in &mut self.tasks {
             task.ended_after_answer = false;
@@ -251,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn failure_that_the_agent_knows_of_is_not_cut_short() {
+    fn known_task_failure_is_not_cut_short() {
         let mut tracker = tracker(&[("a", Some(TaskEnd::Failed))]);
         tracker.answered();
         assert_eq!((statuses(&tracker), tracker.is_cut_short()), (vec!["failed"], false));
     }
 
     #[test]
-    fn task_stopped_on_the_models_request_is_not_reported() {
+    fn task_stopped_by_model_is_not_reported() {
         let mut tracker = tracker(&[("a1", None), ("b2", None)]);
         tracker.stop_requested(br#"{"task_id":"a1"}"#);
         tracker.ended("a1", TaskEnd::Stopped);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn task_that_leaves_the_list_has_ended() {
+    fn task_missing_from_list_has_exited() {
         let mut tracker = TaskTracker::default();
         tracker.listed(&[("a".to_owned(), "build".to_owned())]);
         assert_eq!(tracker.running().collect::<Vec<_>>(), ["build"]);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn abandoned_task_is_killed_but_not_waited_for() {
+    fn abandoned_task_counts_as_killed() {
         let mut tracker = TaskTracker::default();
         tracker.started("a", "sleep 60".to_owned(), Some(false));
         tracker.started("b", "make".to_owned(), Some(false));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn tracker_holds_a_bounded_number_of_tasks() {
+    fn tracked_tasks_are_bounded() {
         let mut tracker = TaskTracker::default();
         for number in 0..10 * MAX_TASKS {
             tracker.started(&number.to_string(), "t".to_owned(), None);

@@ -1,8 +1,8 @@
-//! Claude Code's stream (`--output-format stream-json`, seen with 2.1.197 and 2.1.325).
+//! Parses Claude Code's stream (`--output-format stream-json`, tested with 2.1.197 and 2.1.325).
 //!
-//! The lines that make up nearly all of a stream, messages with texts and tool results, are read in one walk. The few
-//! that come once a run are walked over a second time for their own fields, leniently: a field of another type is a field
-//! that is missing. What the run came to is [`result`], and is not read leniently. Background tasks are [`tasks`].
+//! Messages with texts and tool results, nearly all of a stream, are parsed in one pass. Lines that occur once per run are parsed
+//! a second time for their own fields, leniently: a field of the wrong type counts as missing. [`result`] parses the result,
+//! strictly; [`tasks`] the background tasks.
 
 mod result;
 mod tasks;
@@ -16,27 +16,27 @@ use super::refused_paths::RefusedErrno;
 use super::summary::{self, PendingCall, Summary};
 use super::{Lost, UNREACHABLE, exit_code_after, parameter, unknown};
 
-/// Who speaks when the CLI itself reports an error in the place of the model.
+/// The model name of errors that the CLI reports in place of the model.
 const SYNTHETIC: &str = "<synthetic>";
 
-/// How the names of our own file tools start, in a call without a shell.
+/// The name prefix of Switchboard's file tools, in a call without a shell.
 const FILE_TOOLS: &str = "mcp__files__";
-/// Those of them that only read.
+/// The read-only ones.
 const READING_FILE_TOOLS: [&str; 4] = ["read", "list", "search", "stat"];
 
-/// Claude's tool that runs commands. One that succeeds may contain commands that failed.
+/// Claude's tool for commands. A successful call may contain failed commands.
 const SHELL: &str = "Bash";
 
-/// Claude's own tools that open one file.
+/// Claude's tools that open one file.
 const OWN_FILE_TOOLS: [&str; 4] = ["Read", "Edit", "Write", "NotebookEdit"];
 
-/// The longest refusal of a file tool that is read: paths are at most 4 KiB long.
+/// The longest parsed error of a file tool: paths have at most 4 KiB.
 const MAX_REFUSAL_CHARS: usize = 16 << 10;
 
-/// How many tools and servers are told. There are dozens; a line of nothing else would take many times its own room.
+/// The limit of reported tools and servers. Dozens are usual; a line full of them would take a multiple of its size in memory.
 const MAX_LISTED: usize = 1000;
 
-/// How many blocks a message may have. None has more than a few; one with more is not read, for the same reason.
+/// The limit of blocks in a message, for the same reason.
 const MAX_BLOCKS: usize = 10_000;
 
 #[derive(Default)]
@@ -89,13 +89,13 @@ pub(super) fn read(
     Ok(())
 }
 
-/// What a line was that cannot be read.
+/// Classifies an unreadable line.
 pub(super) fn lost(bytes: &[u8]) -> Lost {
     let mut line = Line::default();
-    // As far as it goes.
+    // Parses the readable prefix.
     let _ = walk(bytes, &mut line);
     match (line.kind, line.subtype) {
-        // Only a result may have its type at its end, where a line that was cut does not show it.
+        // Only a result may have its type at the end, where a truncated line does not show it.
         (Some(b"result"), _) | (None, Some(_)) => Lost::LastWord,
         (None | Some(b"assistant" | b"stream_event"), _) => Lost::PerhapsText,
         (Some(_), _) => Lost::Other,
@@ -106,10 +106,10 @@ fn walk<'a>(bytes: &'a [u8], line: &mut Line<'a>) -> Read<()> {
     let mut reader = Reader::new(bytes);
     reader.object(|key, value| {
         match key {
-            // What follows the message of a tool result is a copy of it in another shape: half of a long stream.
+            // The message of a tool result is followed by a copy in another form: half of a long stream.
             _ if line.kind == Some(b"user") && !line.message.blocks.is_empty() => value.skip_rest()?,
-            b"type" => line.kind = value.word()?,
-            b"subtype" => line.subtype = value.word()?,
+            b"type" => line.kind = value.plain_string()?,
+            b"subtype" => line.subtype = value.plain_string()?,
             b"message" => line.message = message(value)?,
             b"event" => line.delta = delta(value)?,
             b"parent_tool_use_id" => line.within = value.text()?,
@@ -124,7 +124,7 @@ fn message<'a>(value: &mut Reader<'a>) -> Read<Message<'a>> {
     let mut message = Message::default();
     value.object_if(|key, value| {
         match key {
-            b"model" => message.model = value.word()?,
+            b"model" => message.model = value.plain_string()?,
             b"content" => value.array_if(|item| {
                 message.blocks.extend(block(item)?);
                 if message.blocks.len() <= MAX_BLOCKS { Ok(()) } else { Err(Malformed) }
@@ -149,7 +149,7 @@ fn block<'a>(item: &mut Reader<'a>) -> Read<Option<Block<'a>>> {
     };
     item.object_if(|key, value| {
         match key {
-            b"type" => kind = value.word()?,
+            b"type" => kind = value.plain_string()?,
             b"text" | b"thinking" => block.text = value.text()?,
             b"id" | b"tool_use_id" => block.id = value.text()?,
             b"name" => block.name = value.text()?,
@@ -168,7 +168,7 @@ fn delta<'a>(value: &mut Reader<'a>) -> Read<Delta<'a>> {
     value.object_if(|key, value| match key {
         b"delta" => value.object_if(|key, value| {
             match key {
-                b"type" => delta.kind = value.word()?,
+                b"type" => delta.kind = value.plain_string()?,
                 b"text" | b"thinking" => delta.text = value.text()?,
                 _ => value.skip()?,
             }
@@ -183,7 +183,7 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
     let synthetic = line.message.model == Some(SYNTHETIC.as_bytes());
     let main = line.within.is_none();
     if main && !synthetic {
-        summary.begin_further_turn();
+        summary.start_further_turn();
         summary.login_refusals = 0;
         summary.is_retrying = false;
         if let Some(model) = line.message.model {
@@ -192,11 +192,11 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
     }
     for block in line.message.blocks {
         match (block.kind, block.text) {
-            // An error of the CLI, which the result tells again with its status: not the answer.
+            // An error of the CLI, repeated with its status in the result: not an answer.
             (b"text", Some(message)) if synthetic => on_event(AgentEvent::Warning { message }),
             (b"text", Some(text)) => {
                 if main {
-                    summary.saw_text(&text);
+                    summary.set_text(&text);
                 }
                 on_event(AgentEvent::Text { text, part: TextPart::Whole, within: line.within.clone() });
             }
@@ -207,12 +207,12 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
                 let input = block.input.unwrap_or_else(|| RawJson::from_bytes(b"null"));
                 tasks::note_tool(&name, &input, summary);
                 if name.decode().starts_with(FILE_TOOLS) {
-                    summary.saw_call(&id, &name, None);
+                    summary.add_call(&id, &name, None);
                 } else if OWN_FILE_TOOLS.contains(&&*name.decode()) {
                     let target = parameter(&input, &[b"file_path", b"notebook_path"]);
-                    summary.saw_call(&id, &name, target);
+                    summary.add_call(&id, &name, target);
                 } else if name == *SHELL {
-                    summary.saw_call(&id, &name, parameter(&input, &[b"command"]));
+                    summary.add_call(&id, &name, parameter(&input, &[b"command"]));
                 }
                 on_event(AgentEvent::ToolUse { id, name, input, within: line.within.clone() });
             }
@@ -221,7 +221,7 @@ fn assistant(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Ag
     }
 }
 
-/// Kept only when it changes: it stands in every message.
+/// Stores the model if it has changed; every message contains it.
 fn note_model(summary: &mut Summary, model: &[u8]) {
     if summary.model.as_deref().map(str::as_bytes) != Some(model) {
         summary.model = Some(summary::name(&AgentText::from_bytes(model)));
@@ -249,7 +249,7 @@ fn user(message: Message<'_>, summary: &mut Summary, on_event: &mut impl FnMut(A
                 if let Some((tool, detail)) = denial {
                     let denial =
                         summary::denial(Some(&tool.into()), Some(&id), Some(&detail.as_str().into()));
-                    summary.saw_denial(denial.clone());
+                    summary.add_denial(denial.clone());
                     on_event(AgentEvent::PermissionDenied(denial));
                 }
             }
@@ -260,8 +260,8 @@ fn user(message: Message<'_>, summary: &mut Summary, on_event: &mut impl FnMut(A
     }
 }
 
-/// Returns the tool that the call disabled and the model used all the same, and the CLI's message. Of a name that the model made up the
-/// message says only that there is no such tool.
+/// Returns a disabled tool that the model used nevertheless, and the CLI's message. For an unknown tool the message only says
+/// that it does not exist.
 fn disabled_tool(output: &ToolOutput<'_>) -> Option<(String, String)> {
     let ToolOutput::Text(text) = output else { return None };
     let text = text.preview(1000);
@@ -274,7 +274,7 @@ fn disabled_tool(output: &ToolOutput<'_>) -> Option<(String, String)> {
     is_disabled.then(|| (tool.to_owned(), message.to_owned()))
 }
 
-/// Returns the file tool that may not read a path, and its message. A path that may not be written is noted as a refused write.
+/// Returns a file tool that may not read a path, and its message. Records a path that may not be written as a refused write.
 fn refused_file(tool: &str, output: &ToolOutput<'_>, summary: &mut Summary) -> Option<(String, String)> {
     #[derive(serde::Deserialize)]
     struct Answer {
@@ -302,8 +302,8 @@ fn stream_event(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut
     match line.delta.kind {
         Some(b"text_delta") => {
             if line.within.is_none() {
-                summary.begin_further_turn();
-                summary.saw_piece(&text);
+                summary.start_further_turn();
+                summary.add_delta(&text);
             }
             on_event(AgentEvent::Text { text, part: TextPart::Partial, within: line.within });
         }
@@ -327,7 +327,7 @@ fn system(
         Some(b"task_notification") => tasks::notified(bytes, summary, on_event)?,
         Some(b"background_tasks_changed") => tasks::changed(bytes, summary, on_event)?,
         Some(name) if name.ends_with(b"_fallback") => fallback(bytes, on_event)?,
-        // Signs of life that say nothing which another event does not say.
+        // Keep-alive messages without information.
         Some(b"status" | b"thinking_tokens") => {}
         subtype => on_event(unknown(subtype, bytes)),
     }
@@ -356,9 +356,9 @@ fn init(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEven
         Ok(())
     })?;
     let session = session_id.as_ref().map(summary::name);
-    // Each turn begins with this line; after the first, it says nothing new.
+    // Each turn starts with this line; only the first is relevant.
     let is_further = session.is_some() && session == summary.session_id;
-    summary.begin_further_turn();
+    summary.start_further_turn();
     summary.session_id = session;
     summary.agent_version = version.as_ref().map(summary::name);
     summary.model = model.as_ref().map(summary::name).or(summary.model.take());
@@ -390,25 +390,25 @@ fn retry(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEve
     let (mut attempt, mut of, mut delay_ms, mut status, mut error) = (None, None, None, None, None);
     Reader::new(bytes).object(|key, value| {
         match key {
-            b"attempt" => attempt = value.whole()?,
-            b"max_retries" => of = value.whole()?,
+            b"attempt" => attempt = value.integer()?,
+            b"max_retries" => of = value.integer()?,
             b"retry_delay_ms" => delay_ms = value.amount()?,
-            b"error_status" => status = value.whole::<u16>()?,
+            b"error_status" => status = value.integer::<u16>()?,
             b"error" => error = value.text()?,
             _ => value.skip()?,
         }
         Ok(())
     })?;
-    let reason = error.as_ref().map(|error| summary::words(&error.decode())).unwrap_or_default();
+    let reason = error.as_ref().map(|error| summary::message(&error.decode())).unwrap_or_default();
     summary.retries = summary.retries.saturating_add(1);
     summary.is_retrying = true;
     let is_refused_login = status == Some(401) || reason == "authentication_failed";
-    // Counted by request: the first notices of two subagents are no second refusal.
+    // Counted per request: the first notices of two subagents are not a second refusal.
     let refusals = attempt.unwrap_or(summary.login_refusals.saturating_add(1));
     summary.login_refusals = if is_refused_login { refusals } else { 0 };
-    summary.last_trouble = Some(match status {
+    summary.last_error = Some(match status {
         Some(status) => format!("{reason} (HTTP {status})"),
-        // No answer at all.
+        // No reply at all.
         None if reason == "unknown" => UNREACHABLE.to_owned(),
         None => reason.clone(),
     });
@@ -434,7 +434,7 @@ fn denied(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEv
         Ok(())
     })?;
     let denial = summary::denial(tool.as_ref(), id.as_ref(), detail.as_ref());
-    summary.saw_denial(denial.clone());
+    summary.add_denial(denial.clone());
     on_event(AgentEvent::PermissionDenied(denial));
     Ok(())
 }
@@ -460,7 +460,7 @@ fn rate_limit(bytes: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(Age
         b"rate_limit_info" => value.object_if(|key, value| {
             match key {
                 b"status" => status = value.text()?,
-                b"resetsAt" => resets_at = value.whole()?,
+                b"resetsAt" => resets_at = value.integer()?,
                 _ => value.skip()?,
             }
             Ok(())

@@ -1,13 +1,13 @@
-//! Codex's stream (`exec --json`, seen with 0.166.0).
+//! Parses Codex's stream (`exec --json`, tested with 0.166.0).
 //!
-//! Everything Codex does is an item that starts and completes. A top-level `error` is a notice of a retry or the herald of
-//! `turn.failed`, and an item of type `error` is a warning: only `turn.failed` is the end. A command that has not completed
-//! when the turn does was left in a background terminal: codex exits at once, and takes it with it.
+//! Everything that Codex does is an item that starts and completes. A top-level `error` reports a retry or precedes
+//! `turn.failed`, and an item of type `error` is a warning: only `turn.failed` is the end. A command that has not completed at
+//! the end of the turn was left in a background terminal; codex exits immediately and kills it.
 
 use model::{AgentEvent, AgentText, Finish, RawJson, TextPart, ToolOutput, Usage};
 
 use super::background::TaskEnd;
-use super::json::{Read, Reader, strictly};
+use super::json::{Read, Reader, check_strict};
 use super::summary::{self, ReportedError, ReportedErrorCode, ReportedResult, Summary};
 use super::{Lost, unknown};
 
@@ -25,7 +25,7 @@ struct Item<'a> {
     kind: Option<&'a [u8]>,
     id: Option<AgentText<'a>>,
     text: Option<AgentText<'a>>,
-    /// What the tool is given: a command, arguments, a query, changes.
+    /// The arguments of the tool: a command, arguments, a query, changes.
     input: Option<&'a [u8]>,
     server: Option<AgentText<'a>>,
     tool: Option<AgentText<'a>>,
@@ -53,12 +53,12 @@ pub(super) fn read(
                 mcp_servers: Vec::new(),
             });
         }
-        // Whatever was said before, this turn has its own end, and its own answer.
-        Some(b"turn.started") => summary.begin_turn(),
+        // A new turn has its own end and its own answer.
+        Some(b"turn.started") => summary.start_turn(),
         Some(b"item.updated") => {}
         Some(kind @ (b"item.started" | b"item.completed")) => {
             if line.item.kind != Some(b"error") {
-                // The model has answered, so its API takes the login.
+                // The model has answered, so its API accepts the login.
                 summary.login_refusals = 0;
                 summary.is_retrying = false;
             }
@@ -68,19 +68,19 @@ pub(super) fn read(
             }
         }
         Some(b"turn.completed" | b"turn.failed") => {
-            strictly(bytes)?;
+            check_strict(bytes)?;
             ended(line, summary, on_event);
         }
-        Some(b"error") => trouble(line.message, summary, on_event),
+        Some(b"error") => handle_error(line.message, summary, on_event),
         kind => on_event(unknown(kind, bytes)),
     }
     Ok(())
 }
 
-/// What a line was that cannot be read.
+/// Classifies an unreadable line.
 pub(super) fn lost(bytes: &[u8]) -> Lost {
     let mut line = Line::default();
-    // As far as it goes.
+    // Parses the readable prefix.
     let _ = walk(bytes, &mut line);
     match (line.kind, line.item.kind) {
         (Some(b"turn.started" | b"turn.completed" | b"turn.failed"), _) => Lost::LastWord,
@@ -93,7 +93,7 @@ fn walk<'a>(bytes: &'a [u8], line: &mut Line<'a>) -> Read<()> {
     let mut reader = Reader::new(bytes);
     reader.object(|key, value| {
         match key {
-            b"type" => line.kind = value.word()?,
+            b"type" => line.kind = value.plain_string()?,
             b"thread_id" => line.thread = value.text()?,
             b"message" => line.message = value.text()?,
             b"error" => value.object_if(|key, value| {
@@ -115,7 +115,7 @@ fn walk<'a>(bytes: &'a [u8], line: &mut Line<'a>) -> Read<()> {
 fn item<'a>(value: &mut Reader<'a>, item: &mut Item<'a>) -> Read<()> {
     value.object_if(|key, value| {
         match key {
-            b"type" => item.kind = value.word()?,
+            b"type" => item.kind = value.plain_string()?,
             b"id" => item.id = value.text()?,
             b"text" | b"message" => item.text = value.text()?,
             b"command" | b"arguments" | b"query" | b"changes" | b"items" => item.input = Some(value.raw()?),
@@ -125,15 +125,15 @@ fn item<'a>(value: &mut Reader<'a>, item: &mut Item<'a>) -> Read<()> {
             b"error" => {
                 item.failure = Some(value.tool_output()?).filter(|error| *error != ToolOutput::Nothing);
             }
-            b"exit_code" => item.exit_code = value.whole()?,
-            b"status" => item.status = value.word()?,
+            b"exit_code" => item.exit_code = value.integer()?,
+            b"status" => item.status = value.plain_string()?,
             _ => value.skip()?,
         }
         Ok(())
     })
 }
 
-/// Codex counts cached input within `input_tokens`, and reasoning within `output_tokens`.
+/// Parses token counts. Codex includes cached input in `input_tokens` and reasoning in `output_tokens`.
 fn usage(value: &mut Reader<'_>) -> Read<Usage> {
     let mut usage = Usage::default();
     value.object_if(|key, value| {
@@ -163,14 +163,14 @@ fn started(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
     }
 }
 
-/// The command line of an item, for a person.
+/// Returns the command line of an item, for display.
 fn command(item: &Item<'_>) -> String {
     let raw = item.input.unwrap_or_default();
     let inside = raw.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(raw);
     summary::name(&AgentText::from_json_string(inside, true))
 }
 
-/// Codex has no names for its own tools but the types of their items.
+/// Returns the name of a tool. Codex names its own tools only by the types of their items.
 fn tool_name<'a>(item: &Item<'a>) -> Option<AgentText<'a>> {
     match (item.kind?, &item.server, &item.tool) {
         (b"mcp_tool_call", Some(server), Some(tool)) => Some(format!("mcp__{server}__{tool}").into()),
@@ -183,13 +183,13 @@ fn completed(item: Item<'_>, line: &[u8], summary: &mut Summary, on_event: &mut 
     let text = || item.text.clone().unwrap_or_else(|| "".into());
     match item.kind {
         Some(b"agent_message") => {
-            // Said after the end of a turn, it is of another, whose start was not seen: that one has yet to end.
+            // After the end of a turn it belongs to another turn, whose start was lost and whose end is yet to come.
             if summary.reported.is_some() {
-                summary.begin_turn();
+                summary.start_turn();
             }
             match &item.text {
-                Some(text) => summary.saw_text(text),
-                None => summary.lost_text(),
+                Some(text) => summary.set_text(text),
+                None => summary.mark_text_lost(),
             }
             on_event(AgentEvent::Text { text: text(), part: TextPart::Whole, within: None });
         }
@@ -211,7 +211,7 @@ fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     if declined {
         let input = item.input.map(AgentText::from_bytes);
         let denial = summary::denial(tool_name(&item).as_ref(), item.id.as_ref(), input.as_ref());
-        summary.saw_denial(denial.clone());
+        summary.add_denial(denial.clone());
         on_event(AgentEvent::PermissionDenied(denial));
     }
     let failed_exit = item.exit_code.is_some_and(|code| code != 0);
@@ -221,11 +221,11 @@ fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     if is_error {
         summary.refused_paths.search(&output);
     } else if item.kind == Some(b"command_execution") {
-        // One that succeeds may contain commands that failed.
+        // A successful call may contain failed commands.
         summary.refused_paths.search_output_of(&command, &output);
     }
     if is_error && item.kind == Some(b"file_change") {
-        // The item has no message, but it names the files.
+        // The item has no message, but it lists the files.
         for path in changed_paths(item.input.unwrap_or_default()) {
             summary.refused_paths.failed_to_write(&path);
         }
@@ -237,7 +237,7 @@ fn tool_result(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
 /// Returns the files of a change: `[{"path":"/srv/x","kind":"add"}]`.
 fn changed_paths(changes: &[u8]) -> Vec<String> {
     let mut paths = Vec::new();
-    // As far as it goes.
+    // Parses the readable prefix.
     let _ = Reader::new(changes).array_if(|change| {
         change.object_if(|key, value| {
             match key {
@@ -250,7 +250,7 @@ fn changed_paths(changes: &[u8]) -> Vec<String> {
     paths
 }
 
-/// Done only when the line says so and nothing in it speaks of an error.
+/// Records the end of a turn. It succeeded only if the line says so and contains no error.
 fn ended(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     let is_done = line.kind == Some(b"turn.completed") && line.message.is_none();
     if line.kind == Some(b"turn.completed") {
@@ -258,15 +258,19 @@ fn ended(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentE
         summary.turns = Some(summary.turns.unwrap_or(0).saturating_add(1));
         line.usage.into_iter().for_each(|usage| on_event(AgentEvent::Usage(usage)));
     }
-    let words = line.message.map(|message| summary::words(&message.decode())).unwrap_or_default();
-    let complaint = ReportedError { code: ReportedErrorCode::Other, http_status: None, words };
+    let message = line.message.map(|text| summary::message(&text.decode())).unwrap_or_default();
+    let error = ReportedError { code: ReportedErrorCode::Other, http_status: None, message };
     summary.background.abandoned();
-    summary.reported = Some(if is_done { ReportedResult::Done } else { ReportedResult::Failed(complaint) });
+    summary.reported = Some(if is_done { ReportedResult::Done } else { ReportedResult::Failed(error) });
     on_event(AgentEvent::Finished { how: if is_done { Finish::Ok } else { Finish::Error } });
 }
 
-/// `Reconnecting... 2/5` is a retry; anything else is told again by `turn.failed`, unless the stream ends here.
-fn trouble(message: Option<AgentText<'_>>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+/// Handles an error line. `Reconnecting... 2/5` is a retry; `turn.failed` repeats anything else, unless the stream ends here.
+fn handle_error(
+    message: Option<AgentText<'_>>,
+    summary: &mut Summary,
+    on_event: &mut impl FnMut(AgentEvent<'_>),
+) {
     let message = message.unwrap_or_else(|| "".into());
     let words = message.to_string();
     match reconnecting(&words) {
@@ -280,10 +284,10 @@ fn trouble(message: Option<AgentText<'_>>, summary: &mut Summary, on_event: &mut
         }
         None => on_event(AgentEvent::Warning { message }),
     }
-    summary.last_trouble = Some(summary::words(retry_reason(&words)));
+    summary.last_error = Some(summary::message(retry_reason(&words)));
 }
 
-/// `timeout` in `Reconnecting... 1/5 (timeout)`; everything in other messages.
+/// Returns `timeout` of `Reconnecting... 1/5 (timeout)`, or the whole message.
 fn retry_reason(words: &str) -> &str {
     let reason = words.strip_prefix("Reconnecting").and_then(|rest| rest.split_once(" ("));
     reason.and_then(|(_, reason)| reason.strip_suffix(')')).unwrap_or(words)
@@ -295,7 +299,7 @@ fn reconnecting(words: &str) -> Option<(Option<u32>, Option<u32>)> {
     Some((attempt.parse().ok(), of.parse().ok()))
 }
 
-/// Reads the status of `Reconnecting... 1/5 (unexpected status 401 Unauthorized: …`.
+/// Parses the status of `Reconnecting... 1/5 (unexpected status 401 Unauthorized: …`.
 fn http_status(words: &str) -> Option<u16> {
     let (_, rest) = words.split_once("unexpected status ")?;
     rest.split(' ').next()?.parse().ok()
@@ -306,13 +310,13 @@ mod tests {
     use super::{http_status, reconnecting};
 
     #[test]
-    fn status_of_a_refused_request_is_read_from_its_words() {
+    fn codex_http_status_is_parsed_from_message() {
         assert_eq!(http_status("Reconnecting... 1/5 (unexpected status 401 Unauthorized: no)"), Some(401));
         assert_eq!(http_status("Reconnecting... 1/5 (timeout)"), None);
     }
 
     #[test]
-    fn a_retry_is_told_from_an_error_by_its_words() {
+    fn codex_retry_is_recognized_by_message() {
         assert_eq!(reconnecting("Reconnecting... 2/5"), Some((Some(2), Some(5))));
         assert_eq!(reconnecting("Reconnecting… 1/5 (timeout)"), Some((Some(1), Some(5))));
         assert_eq!(reconnecting("exceeded retry limit, last status: 429"), None);

@@ -1,34 +1,34 @@
-//! The Gemini CLI's stream (`--output-format stream-json`, seen with 0.61.0).
+//! Parses the Gemini CLI's stream (`--output-format stream-json`, tested with 0.61.0).
 
 use model::{AgentEvent, AgentText, Finish, RawJson, TextPart, ToolOutput, Usage};
 
 use super::background::TaskEnd;
-use super::json::{Read, Reader, strictly};
+use super::json::{Read, Reader, check_strict};
 use super::refused_paths::RefusedErrno;
 use super::summary::{self, ReportedError, ReportedErrorCode, ReportedResult, Summary};
 use super::{Lost, exit_code_after, parameter, unknown};
 
-/// The tool that runs commands, and how its result begins when the command goes on in the background.
+/// The tool for commands, and the prefix of its result if the command continues in the background.
 const SHELL: &str = "run_shell_command";
 const MOVED: &str = "Command moved to background";
 
-/// The whole output of a command that was never started.
+/// The complete output of a command that was never started.
 const BLOCKED: &str = "Blocked: command substitution detected in shell command.";
-/// The syntax that it is blocked for. A command without it has printed the message itself.
+/// The syntax that is blocked. A command without it has printed the message itself.
 const SUBSTITUTIONS: [&str; 4] = ["$(", "`", "<(", ">("];
-/// The whole output of a command that printed nothing until gemini ended it, but for the number of minutes in between.
+/// The complete output of a silent command that gemini stopped, without the number of minutes.
 const CANCELED: (&str, &str) =
     ("Command was automatically cancelled because it exceeded the timeout of ", " minutes without output.");
 
-/// How the message of a file tool starts that opens no path outside of its directories.
+/// The prefix of a file tool's error for a path outside of its directories.
 const OUTSIDE: &str = "Path not in workspace";
 /// The file tools that write.
 const WRITING_FILE_TOOLS: [&str; 2] = ["write_file", "replace"];
-/// The longest such message that is read.
+/// The longest parsed error of a file tool.
 const MAX_REFUSAL_CHARS: usize = 4 << 10;
 
-/// Tools that change something. Without leave to use one, the CLI does not even register it, and answers the model that
-/// there is no such tool; of any other name that answer only means that the model made it up.
+/// Tools with side effects. Without permission the CLI does not register them and replies that there is no such tool; for any
+/// other name that reply means that the model made it up.
 const NEEDS_LEAVE: [&[u8]; 4] = [b"run_shell_command", b"write_file", b"replace", b"web_fetch"];
 
 #[derive(Default)]
@@ -56,7 +56,7 @@ struct Stats<'a> {
     input: u64,
     output: u64,
     cached: u64,
-    /// The model that wrote most. Others route the request or sum up the conversation.
+    /// The model that wrote most. Others route requests or compress the conversation.
     model: Option<&'a [u8]>,
 }
 
@@ -90,12 +90,12 @@ pub(super) fn read(
         Some(b"error") => {
             let message = line.message.or(line.error.message).unwrap_or_else(|| "".into());
             if line.severity == Some(b"error") {
-                summary.last_trouble = Some(summary::words(&message.decode()));
+                summary.last_error = Some(summary::message(&message.decode()));
             }
             on_event(AgentEvent::Warning { message });
         }
         Some(b"result") => {
-            strictly(bytes)?;
+            check_strict(bytes)?;
             result(&line, summary, on_event);
         }
         kind => on_event(unknown(kind, bytes)),
@@ -103,10 +103,10 @@ pub(super) fn read(
     Ok(())
 }
 
-/// What a line was that cannot be read.
+/// Classifies an unreadable line.
 pub(super) fn lost(bytes: &[u8]) -> Lost {
     let mut line = Line::default();
-    // As far as it goes.
+    // Parses the readable prefix.
     let _ = walk(bytes, &mut line);
     match (line.kind, line.role) {
         (Some(b"result"), _) => Lost::LastWord,
@@ -119,19 +119,19 @@ fn walk<'a>(bytes: &'a [u8], line: &mut Line<'a>) -> Read<()> {
     let mut reader = Reader::new(bytes);
     reader.object(|key, value| {
         match key {
-            b"type" => line.kind = value.word()?,
+            b"type" => line.kind = value.plain_string()?,
             b"session_id" => line.session = value.text()?,
             b"model" => line.model = value.text()?,
-            b"role" => line.role = value.word()?,
+            b"role" => line.role = value.plain_string()?,
             b"content" => line.content = value.text()?,
             b"delta" => line.is_delta = value.is_true()?,
             b"tool_name" => line.tool_name = value.text()?,
             b"tool_id" => line.tool_id = value.text()?,
             b"parameters" => line.parameters = Some(value.raw_json()?),
-            b"status" => line.status = value.word()?,
+            b"status" => line.status = value.plain_string()?,
             b"output" => line.output = Some(value.tool_output()?),
             b"message" => line.message = value.text()?,
-            b"severity" => line.severity = value.word()?,
+            b"severity" => line.severity = value.plain_string()?,
             b"error" => line.error = error(value)?,
             b"stats" => line.stats = Some(stats(value)?),
             _ => value.skip()?,
@@ -168,7 +168,7 @@ fn main_model<'a>(value: &mut Reader<'a>) -> Read<Option<&'a [u8]>> {
             }
             Ok(())
         })?;
-        // The router is asked first, and may write as much as the model that answers.
+        // The router comes first and may write as much as the model that answers.
         if model.is_none() || written >= most {
             (model, most) = (Some(name), written);
         }
@@ -181,7 +181,7 @@ fn error<'a>(value: &mut Reader<'a>) -> Read<Error<'a>> {
     let mut error = Error::default();
     value.object_if(|key, value| {
         match key {
-            b"type" => error.kind = value.word()?,
+            b"type" => error.kind = value.plain_string()?,
             b"message" => error.message = value.text()?,
             _ => value.skip()?,
         }
@@ -193,7 +193,7 @@ fn error<'a>(value: &mut Reader<'a>) -> Read<Error<'a>> {
 fn init(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     let session_id = line.session.unwrap_or_else(|| "".into());
     summary.session_id = Some(summary::name(&session_id));
-    // `auto` names the choice of a model, not a model.
+    // `auto` is not a model.
     summary.model = line.model.as_ref().map(summary::name).filter(|model| model != "auto");
     let (tools, mcp_servers) = (Vec::new(), Vec::new());
     on_event(AgentEvent::SessionStarted { session_id, model: line.model, tools, mcp_servers });
@@ -202,15 +202,15 @@ fn init(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEv
 fn message(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     let (Some(b"assistant"), Some(text)) = (line.role, line.content) else { return };
     if line.is_delta {
-        summary.saw_piece(&text);
+        summary.add_delta(&text);
     } else {
-        summary.saw_text(&text);
+        summary.set_text(&text);
     }
     let part = if line.is_delta { TextPart::Partial } else { TextPart::Whole };
     on_event(AgentEvent::Text { text, part, within: None });
 }
 
-/// Notes the command or the path of a tool, because its result may name neither: a shell command may go on in the background.
+/// Stores the command or the path of a tool call, because the result may contain neither.
 fn note_tool(line: &Line<'_>, summary: &mut Summary) {
     let (Some(name), Some(id), Some(parameters)) = (&line.tool_name, &line.tool_id, &line.parameters) else {
         return;
@@ -219,35 +219,35 @@ fn note_tool(line: &Line<'_>, summary: &mut Summary) {
         let command = parameter(parameters, &[b"command"]).unwrap_or_default();
         summary.background.started(&summary::name(id), command, Some(false));
     } else if let Some(target) = parameter(parameters, &[b"file_path"]) {
-        summary.saw_call(id, name, Some(target));
+        summary.add_call(id, name, Some(target));
     }
 }
 
 fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
-    // The tool's use ended it already, but that line may have been lost.
+    // The tool call ended the text already, but that line may have been lost.
     summary.end_text();
     let id = line.tool_id.unwrap_or_else(|| "".into());
-    // The id begins with the tool's name: `run_shell_command__call-0-0`.
+    // The id starts with the tool's name: `run_shell_command__call-0-0`.
     let words = summary::name(&id);
     let tool = words.split("__").next().unwrap_or_default();
     let unregistered =
         line.error.kind == Some(b"tool_not_registered") && NEEDS_LEAVE.contains(&tool.as_bytes());
     if unregistered || line.error.kind == Some(b"policy_violation") {
         let denial = summary::denial(Some(&tool.into()), Some(&id), line.error.message.as_ref());
-        summary.saw_denial(denial.clone());
+        summary.add_denial(denial.clone());
         on_event(AgentEvent::PermissionDenied(denial));
     }
     let failure = line.error.message.map(ToolOutput::Text);
     let output = line.output.or(failure).unwrap_or(ToolOutput::Nothing);
-    // Gemini reports both as a success.
+    // Gemini reports both as success.
     let blocked = blocked_command(summary.background.open_description(&words), &output);
     if let Some(message) = &blocked {
         let denial = summary::denial(Some(&SHELL.into()), Some(&id), Some(&message.as_str().into()));
-        summary.saw_denial(denial.clone());
+        summary.add_denial(denial.clone());
         on_event(AgentEvent::PermissionDenied(denial));
     }
     let is_canceled = is_canceled_command(tool, &output);
-    // To Gemini a command that fails is a tool that works. Only one that prints nothing is answered with its exit code.
+    // Gemini reports a failed command as a successful tool. Only one without output is reported with its exit code.
     let exit_code = exit_code_after("Command exited with code: ", &output);
     let is_error = line.status == Some(b"error") || exit_code.is_some() || blocked.is_some() || is_canceled;
     let file_tool = summary.take_call(&id).and_then(|call| call.target);
@@ -270,13 +270,13 @@ fn tool_result(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(
     on_event(AgentEvent::ToolResult { id, output, is_error, exit_code, in_background: went_on });
 }
 
-/// Returns the message of a file tool about a path outside of its directories.
+/// Returns a file tool's error for a path outside of its directories.
 fn outside_workspace(output: &ToolOutput<'_>) -> Option<String> {
     let ToolOutput::Text(text) = output else { return None };
     Some(text.preview(MAX_REFUSAL_CHARS)).filter(|text| text.starts_with(OUTSIDE))
 }
 
-/// Returns a message about a command that gemini refused to start.
+/// Returns the message of a command that gemini refused to start.
 fn blocked_command(command: Option<&str>, output: &ToolOutput<'_>) -> Option<String> {
     let ToolOutput::Text(message) = output else { return None };
     let command = command?;
@@ -294,17 +294,17 @@ fn is_canceled_command(tool: &str, output: &ToolOutput<'_>) -> bool {
     tool == SHELL && minutes.is_some_and(|minutes| minutes.parse::<f64>().is_ok())
 }
 
-/// Done only when the line says so and nothing in it speaks of an error.
+/// Records the result. It is a success only if the line says so and contains no error.
 fn result(line: &Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
-    summary.take_back_said();
+    summary.withdraw_result();
     summary.usage = line.stats.as_ref().map(usage);
     summary.usage.into_iter().for_each(|usage| on_event(AgentEvent::Usage(usage)));
-    // The first line names the requested model, such as `auto`.
+    // The first line contains the requested model, such as `auto`.
     if let Some(model) = line.stats.as_ref().and_then(|stats| stats.model) {
         summary.model = Some(summary::name(&AgentText::from_bytes(model)));
     }
     let is_error = line.error.kind.is_some() || line.error.message.is_some();
-    let said = match line.status {
+    let reported = match line.status {
         Some(b"success") if !is_error => ReportedResult::Done,
         Some(b"success" | b"error") => {
             let code = match line.error.kind {
@@ -312,18 +312,22 @@ fn result(line: &Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(Agen
                 _ => ReportedErrorCode::Other,
             };
             let message = line.error.message.as_ref().map(AgentText::decode).unwrap_or_default();
-            ReportedResult::Failed(ReportedError { code, http_status: None, words: summary::words(&message) })
+            ReportedResult::Failed(ReportedError {
+                code,
+                http_status: None,
+                message: summary::message(&message),
+            })
         }
-        _ => ReportedResult::Unreadable("it names neither success nor error".to_owned()),
+        _ => ReportedResult::Unreadable("unknown status".to_owned()),
     };
     summary.background.abandoned();
     on_event(AgentEvent::Finished {
-        how: if said == ReportedResult::Done { Finish::Ok } else { Finish::Error },
+        how: if reported == ReportedResult::Done { Finish::Ok } else { Finish::Error },
     });
-    summary.reported = Some(said);
+    summary.reported = Some(reported);
 }
 
-/// Gemini counts cached input within `input_tokens`, and reasoning only in the total.
+/// Returns token counts. Gemini includes cached input in `input_tokens` and reasoning only in the total.
 fn usage(stats: &Stats<'_>) -> Usage {
     let &Stats { total, input, output: written, cached, .. } = stats;
     let reasoning = total.saturating_sub(input.saturating_add(written));

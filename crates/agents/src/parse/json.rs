@@ -1,8 +1,8 @@
-//! A JSON reader that walks over what nobody asked for.
+//! A JSON reader that skips unneeded values.
 //!
-//! Owns the hot path: strings are crossed by `memchr`, values that are not wanted are skipped where they stand, and what
-//! is wanted is handed out as a slice of the line. It is not a validator: it refuses what it cannot walk over (a line
-//! that was cut, a stray print), and is lenient about the inside of what it skips.
+//! Owns the hot path: strings are scanned with `memchr`, unneeded values are skipped in place, and needed ones are returned as
+//! slices of the line. Not a validator: it rejects lines that it cannot scan (a truncated line, a stray print) and is lenient
+//! about the contents of skipped values.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use memchr::{memchr, memrchr};
 use model::{AgentText, RawJson, ToolOutput};
 use serde::de::IgnoredAny;
 
-/// The bytes that matter when a value is skipped.
+/// The structural bytes of a skipped value.
 const STRUCTURE: [bool; 256] = {
     let mut table = [false; 256];
     table[b'"' as usize] = true;
@@ -22,10 +22,10 @@ const STRUCTURE: [bool; 256] = {
     table
 };
 
-/// How far a string is searched byte by byte.
-const NEAR: usize = 24;
+/// The length of a string that is scanned byte by byte.
+const SHORT_STRING: usize = 24;
 
-/// The line is no JSON that can be walked over.
+/// The line is not JSON that can be scanned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -42,12 +42,12 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Nothing but white space may follow.
+    /// Checks that only whitespace follows.
     pub(super) fn end(mut self) -> Read<()> {
         if self.peek().is_none() { Ok(()) } else { Err(Malformed) }
     }
 
-    /// Walks over an object and shows every key with the reader at its value, which `field` must read or skip.
+    /// Scans an object and calls `field` with each key. The reader is at the value, which `field` must read or skip.
     pub(super) fn object(&mut self, mut field: impl FnMut(&'a [u8], &mut Self) -> Read<()>) -> Read<()> {
         self.expect(b'{')?;
         if self.peek() == Some(b'}') {
@@ -64,12 +64,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The same, of a value that may be something else, which is skipped.
+    /// Like [`Reader::object`], but skips a value of another type.
     pub(super) fn object_if(&mut self, field: impl FnMut(&'a [u8], &mut Self) -> Read<()>) -> Read<()> {
         if self.peek() == Some(b'{') { self.object(field) } else { self.skip() }
     }
 
-    /// Walks over an array, if the value is one.
+    /// Scans an array. Skips a value of another type.
     pub(super) fn array_if(&mut self, mut item: impl FnMut(&mut Self) -> Read<()>) -> Read<()> {
         if self.peek() != Some(b'[') {
             return self.skip();
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A string as a text to decode later; none of another value, which is skipped.
+    /// Returns a string to decode later. Skips a value of another type and returns `None`.
     pub(super) fn text(&mut self) -> Read<Option<AgentText<'a>>> {
         if self.peek() != Some(b'"') {
             return self.skip().map(|()| None);
@@ -96,21 +96,21 @@ impl<'a> Reader<'a> {
         Ok(Some(AgentText::from_json_string(inside, has_escapes)))
     }
 
-    /// The inside of a string that needs no decoding, such as a type; none of another value.
-    pub(super) fn word(&mut self) -> Read<Option<&'a [u8]>> {
+    /// Returns the contents of a string without escapes, such as a type. `None` for any other value.
+    pub(super) fn plain_string(&mut self) -> Read<Option<&'a [u8]>> {
         if self.peek() != Some(b'"') {
             return self.skip().map(|()| None);
         }
         self.string().map(|(inside, _)| Some(inside))
     }
 
-    /// Whether the value is `true`.
+    /// Returns whether the value is `true`.
     pub(super) fn is_true(&mut self) -> Read<bool> {
         self.raw().map(|raw| raw == b"true")
     }
 
-    /// `true` or `false`; none of another value, the word "true" in quotes included.
-    pub(super) fn flag(&mut self) -> Read<Option<bool>> {
+    /// Returns a boolean. `None` for any other value, including the string "true".
+    pub(super) fn boolean(&mut self) -> Read<Option<bool>> {
         Ok(match self.raw()? {
             b"true" => Some(true),
             b"false" => Some(false),
@@ -118,20 +118,20 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A whole number; none of another value.
-    pub(super) fn whole<T: FromStr>(&mut self) -> Read<Option<T>> {
+    /// Returns an integer. `None` for any other value.
+    pub(super) fn integer<T: FromStr>(&mut self) -> Read<Option<T>> {
         let raw = self.raw()?;
         Ok(std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok()))
     }
 
-    /// A whole number; 0 of another value.
+    /// Returns an integer. 0 for any other value.
     pub(super) fn count(&mut self) -> Read<u64> {
-        self.whole().map(Option::unwrap_or_default)
+        self.integer().map(Option::unwrap_or_default)
     }
 
-    /// An amount, which is neither negative nor beyond all numbers; none of another value.
+    /// Returns a finite, non-negative number. `None` for any other value.
     pub(super) fn amount(&mut self) -> Read<Option<f64>> {
-        let number: Option<f64> = self.whole()?;
+        let number: Option<f64> = self.integer()?;
         Ok(number.filter(|number| number.is_finite() && *number >= 0.0))
     }
 
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
         self.raw().map(RawJson::from_bytes)
     }
 
-    /// What a tool answered: text as text, everything else as it stands.
+    /// Returns a tool's output: a string as text, any other value as JSON.
     pub(super) fn tool_output(&mut self) -> Read<ToolOutput<'a>> {
         match self.peek() {
             Some(b'"') => Ok(self.text()?.map_or(ToolOutput::Nothing, ToolOutput::Text)),
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The value as it stands.
+    /// Returns the source of the value.
     pub(super) fn raw(&mut self) -> Read<&'a [u8]> {
         self.peek();
         let start = self.at;
@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
         Ok(&self.bytes[start..self.at])
     }
 
-    /// Walks over a value. Without recursion, so that depth costs nothing.
+    /// Skips a value. Not recursive, so nesting depth is unlimited.
     pub(super) fn skip(&mut self) -> Read<()> {
         match self.peek().ok_or(Malformed)? {
             b'"' => self.string().map(drop),
@@ -174,8 +174,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Leaves out all that is left of the line's own object, when nothing more of it is needed. Looks only whether the
-    /// line was cut.
+    /// Skips the rest of the line's object. Checks only that the line is not truncated.
     pub(super) fn skip_rest(&mut self) -> Read<()> {
         match self.bytes.split_last() {
             Some((b'}', rest)) if rest.len() >= self.at => {
@@ -215,12 +214,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Walks over a string: its inside, and whether anything in it is escaped.
+    /// Scans a string. Returns its contents and whether it contains escapes.
     fn string(&mut self) -> Read<(&'a [u8], bool)> {
         self.expect(b'"')?;
         let start = self.at;
-        // Keys and ids are short and plain, and end before a search at full width has begun.
-        let near = &self.bytes[start..self.bytes.len().min(start + NEAR)];
+        // Keys and ids are short and plain; a `memchr` call costs more than it saves.
+        let near = &self.bytes[start..self.bytes.len().min(start + SHORT_STRING)];
         match near.iter().position(|&byte| byte == b'"' || byte == b'\\') {
             Some(end) if near[end] == b'"' => {
                 self.at = start + end + 1;
@@ -230,7 +229,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Looks for quotes alone, and counts the backslashes before each: text has many escaped newlines and few quotes.
+    /// Scans a long string by its quotes and counts the backslashes before each: text has many escaped newlines and few quotes.
     fn long_string(&mut self, start: usize) -> Read<(&'a [u8], bool)> {
         let mut from = start;
         loop {
@@ -240,7 +239,7 @@ impl<'a> Reader<'a> {
             from = quote + 1;
             if backslashes % 2 == 0 {
                 self.at = from;
-                // From the back: text that has escapes has most often one near its end.
+                // From the back: a text with escapes usually has one near its end.
                 return Ok((inside, memrchr(b'\\', inside).is_some()));
             }
         }
@@ -254,7 +253,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Whether another item follows before `close`.
+    /// Returns whether another item follows before `close`.
     fn comma_or(&mut self, close: u8) -> Read<bool> {
         let next = self.peek().ok_or(Malformed)?;
         self.at += 1;
@@ -265,7 +264,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next byte that is no white space.
+    /// Returns the next byte that is not whitespace.
     fn peek(&mut self) -> Option<u8> {
         while let Some(byte) = self.bytes.get(self.at) {
             if !byte.is_ascii_whitespace() {
@@ -277,17 +276,17 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Refuses a line that is no JSON to the letter. For the lines that decide what a run came to: the walk is lenient about
-/// what it skips, and a line that was damaged there may have been damaged where it counts as well.
+/// Rejects a line that is not strictly valid JSON. For lines that decide the outcome: the lenient scan does not notice damage in
+/// skipped values, and the relevant ones may be damaged as well.
 ///
-/// Escapes of lone surrogates and bytes that are not UTF-8 pass: real agents print both, and reading repairs them. Builds
-/// nothing and does not recurse.
-pub(super) fn strictly(bytes: &[u8]) -> Read<()> {
+/// Accepts lone surrogates and invalid UTF-8: real agents print both, and decoding replaces them. Allocates nothing and does not
+/// recurse.
+pub(super) fn check_strict(bytes: &[u8]) -> Read<()> {
     serde_json::from_slice::<IgnoredAny>(bytes).map(drop).map_err(|_| Malformed)
 }
 
-/// JSON text in which every escape stands for a character: lone surrogates become `U+FFFD`.
-pub(super) fn repaired(raw: &[u8]) -> Cow<'_, str> {
+/// Replaces escapes of lone surrogates by `U+FFFD`.
+pub(super) fn replace_lone_surrogates(raw: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(raw);
     if !text.contains("\\ud") && !text.contains("\\uD") {
         return text;
@@ -300,7 +299,7 @@ pub(super) fn repaired(raw: &[u8]) -> Cow<'_, str> {
         let (kept, used) = match (surrogate(escape), escape.get(6..).and_then(surrogate)) {
             (Some(0xD800..=0xDBFF), Some(0xDC00..=0xDFFF)) => (&escape[..12], 12),
             (Some(_), _) => ("\\ufffd", 6),
-            // With what it escapes, or an escaped backslash would be taken for the start of another.
+            // Copy the escaped character, too, or an escaped backslash would start another escape.
             (None, _) => {
                 let used = 1 + escape[1..].chars().next().map_or(0, char::len_utf8);
                 (&escape[..used], used)
@@ -313,7 +312,7 @@ pub(super) fn repaired(raw: &[u8]) -> Cow<'_, str> {
     Cow::Owned(whole)
 }
 
-/// The surrogate that a text begins with, as an escape.
+/// Returns the surrogate escape at the start of a text.
 fn surrogate(text: &str) -> Option<u16> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     u16::from_str_radix(digits, 16).ok().filter(|unit| (0xD800..=0xDFFF).contains(unit))
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_walked_over_as_it_stands() {
+    fn every_json_value_is_skipped_exactly() {
         let json = r#" { "a" : "x\"}\\" , "b":[1,{"c":"]"}], "d":-1.5e3,"e":null,"f":true,"g":{} } "#;
         let expected = [
             ("a", r#""x\"}\\""#),
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_anywhere_is_malformed() {
+    fn truncated_json_is_malformed() {
         let json = r#"{"a":"x\n","b":[1,{"c":"]"}],"d":-1,"e":null}"#;
         for end in 0..json.len() {
             assert_eq!(fields(&json[..end]), Err(Malformed), "{}", &json[..end]);
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_line_is_left_out_unless_it_was_cut() {
+    fn skip_rest_detects_truncated_line() {
         let first_key = |json: &'static str| {
             let mut reader = Reader::new(json.as_bytes());
             let mut first = None;
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn lone_surrogates_are_repaired_and_nothing_else_is_changed() {
+    fn only_lone_surrogates_are_replaced() {
         for (raw, expected) in [
             (r#""a\ud83d""#, r#""a\ufffd""#),
             (r#""\uDE00\ud83d\ude00!""#, r#""\ufffd\ud83d\ude00!""#),
@@ -384,28 +383,28 @@ mod tests {
             (r#""\\ud83d \n\"\u00e9""#, r#""\\ud83d \n\"\u00e9""#),
             (r#""\ud83dé""#, r#""\ufffdé""#),
         ] {
-            assert_eq!(repaired(raw.as_bytes()), expected);
-            serde_json::from_str::<String>(&repaired(raw.as_bytes())).unwrap();
+            assert_eq!(replace_lone_surrogates(raw.as_bytes()), expected);
+            serde_json::from_str::<String>(&replace_lone_surrogates(raw.as_bytes())).unwrap();
         }
     }
 
     #[test]
-    fn strictly_refuses_what_the_walk_is_lenient_about() {
+    fn strict_check_rejects_leniently_skipped_json() {
         for bad in
             ["{\"a\":\"\t\"}", r#"{"a":1.2.3}"#, r#"{"a":[1}]}"#, r#"{"a":"\q"}"#, r#"{"a":{"b"}}"#, "{}{}"]
         {
-            assert_eq!(strictly(bad.as_bytes()), Err(Malformed), "{bad}");
+            assert_eq!(check_strict(bad.as_bytes()), Err(Malformed), "{bad}");
         }
         for good in [r#"{"a":"\ud83d"}"#, r#"{"a":1e999}"#] {
-            assert_eq!(strictly(good.as_bytes()), Ok(()), "{good}");
+            assert_eq!(check_strict(good.as_bytes()), Ok(()), "{good}");
         }
-        assert_eq!(strictly(b"{\"a\":\"\xff\"}"), Ok(()));
+        assert_eq!(check_strict(b"{\"a\":\"\xff\"}"), Ok(()));
     }
 
     #[test]
-    fn depth_costs_no_stack() {
+    fn nesting_depth_uses_no_stack() {
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(1_000_000), "]".repeat(1_000_000));
-        assert_eq!(strictly(deep.as_bytes()), Ok(()));
+        assert_eq!(check_strict(deep.as_bytes()), Ok(()));
         assert_eq!(fields(&deep).unwrap().len(), 1);
     }
 }

@@ -1,13 +1,13 @@
-//! Lines out of pieces of bytes, none of them longer than a cap.
+//! Splits chunks of bytes into lines of limited length.
 //!
-//! Owns the one buffer that holds a line which is spread over several pieces.
+//! Owns the only buffer, for a line that spans several chunks.
 
 use memchr::memchr;
 
-/// How much of a line over the cap is kept, to show what it was.
+/// The length of the stored head of a line over the limit.
 const HEAD_BYTES: usize = 512;
 
-/// A line, without its newline.
+/// A line without its newline.
 #[derive(Clone, Copy)]
 pub(super) enum Line<'a> {
     Whole(&'a [u8]),
@@ -17,9 +17,9 @@ pub(super) enum Line<'a> {
 #[derive(Debug)]
 pub(super) struct Lines {
     cap: usize,
-    /// The line so far; of one that is over the cap, its head.
+    /// The line so far, or the head of a line over the limit.
     pending: Vec<u8>,
-    /// How long a line that is over the cap is so far.
+    /// The length so far of a line over the limit.
     oversized: Option<u64>,
 }
 
@@ -71,12 +71,12 @@ impl Lines {
             self.reserve(head);
             self.pending.extend_from_slice(&part[..(head - self.pending.len()).min(part.len())]);
         }
-        // What is skipped needs no room, and the next line may be a short one.
+        // Free the memory: the next line may be short.
         self.pending.truncate(head);
         self.pending.shrink_to(head);
     }
 
-    /// Doubles, as `Vec` does, but never beyond the cap.
+    /// Doubles the capacity like `Vec`, up to the limit.
     fn reserve(&mut self, total: usize) {
         if total > self.pending.capacity() {
             let target = total.max(self.pending.capacity() * 2).max(4096).min(self.cap);
@@ -114,20 +114,20 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_the_same_in_one_piece_and_in_many() {
+    fn lines_are_independent_of_chunking() {
         assert_eq!(lines_of(&[b"one\ntwo\n", b"th", b"ree"], 100), ["one", "two", "three"]);
         assert_eq!(lines_of(&[b"one\n", b"t", b"wo", b"\nthree"], 100), ["one", "two", "three"]);
     }
 
     #[test]
-    fn a_line_over_the_cap_is_told_once_with_its_length_and_the_next_is_read() {
+    fn oversized_line_is_reported_once() {
         assert_eq!(lines_of(&[b"123456789\nok\n"], 4), ["1234…9", "ok"]);
         assert_eq!(lines_of(&[b"12", b"345", b"6789\no", b"k"], 4), ["1234…9", "ok"]);
         assert_eq!(lines_of(&[b"1234\n", b"12345"], 4), ["1234", "1234…5"]);
     }
 
     #[test]
-    fn a_hundred_megabytes_without_newline_hold_no_more_than_the_cap() {
+    fn endless_line_stays_within_memory_limit() {
         let mut lines = Lines::new(1 << 20);
         let piece = vec![b'x'; 1 << 16];
         for _ in 0..1600 {

@@ -1,20 +1,21 @@
-//! Paths that the sandbox refused, recognized in the output of failed tools.
+//! Recognizes paths that the sandbox rejected in the output of failed tools.
 //!
-//! The kernel reports a refusal to the program that met it and to nobody else, so the program's own message is all there is. Owns the phrases and where they name the path. Whether the run was confined at all is not known here.
+//! The kernel reports a refusal only to the program that caused it, so the program's error message is the only source. Owns the
+//! phrases and the positions of the path. Does not know whether the run was sandboxed.
 
 use model::ToolOutput;
 
-/// How many different paths are kept.
+/// The limit of distinct paths.
 const MAX_PATHS: usize = 100;
-/// How many of them may be missing ones, most of which no sandbox is the cause of.
+/// The limit of missing paths among them, most of which have other causes.
 const MAX_MISSING: usize = 20;
-/// How many characters of a tool's output are searched. The message stands near its start or is repeated.
+/// The limit of searched characters of a tool's output. The message is near the start or is repeated.
 const SEARCHED_CHARS: usize = 64 << 10;
-/// The longest path and the longest line that are kept.
+/// The longest stored path and line.
 const PATH_CHARS: usize = 256;
 const LINE_CHARS: usize = 200;
 
-/// The paths that could not be written or read, as is usual in a sandbox.
+/// Paths that could not be written or read.
 #[derive(Debug, Default)]
 pub struct RefusedPaths {
     paths: Vec<RefusedPath>,
@@ -23,38 +24,38 @@ pub struct RefusedPaths {
 /// A path that could not be written or read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedPath {
-    /// The path as the program named it; none when the message names none.
+    /// The path in the message. `None` if there is none.
     pub path: Option<String>,
     /// The first message.
     pub line: String,
-    /// What the kernel answered.
+    /// The error.
     pub errno: RefusedErrno,
-    /// How many tool calls met it.
+    /// The number of tool calls with this error.
     pub count: u32,
 }
 
-/// The answer of the kernel when a sandbox refuses a path.
+/// The errors that a sandbox causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusedErrno {
     /// `EROFS`: a read-only mount.
     ReadOnly,
-    /// `EACCES`: a Landlock rule, or ordinary permissions.
+    /// `EACCES`: a Landlock rule or ordinary permissions.
     Access,
-    /// `EBUSY`: a rename onto a mount, as protected files are.
+    /// `EBUSY`: a rename onto a mount point, such as a protected file.
     Busy,
-    /// `ENOENT`: an absolute path that is missing, as the home directory is.
+    /// `ENOENT`: a missing absolute path, such as the home directory.
     Missing,
-    /// `ENOENT` for a program that only reads: a file tool, or git with a repository.
+    /// `ENOENT` from a program that only reads: a file tool, or git for a repository.
     MissingInput,
-    /// No answer of the kernel: a file tool of the agent opens only its own directories.
+    /// Not from the kernel: a file tool of the agent opens only its own directories.
     AgentRule {
-        /// Whether the tool writes.
+        /// The tool writes.
         writes: bool,
     },
 }
 
 impl RefusedPaths {
-    /// Returns them in order.
+    /// Returns the paths in order.
     pub fn iter(&self) -> impl Iterator<Item = &RefusedPath> {
         self.paths.iter()
     }
@@ -66,13 +67,13 @@ impl RefusedPaths {
         self.paths.iter().map(held).sum()
     }
 
-    /// Searches the output of a failed tool. A path counts once a call, however often the output repeats it.
+    /// Searches the output of a failed tool. A path counts once per call.
     pub(super) fn search(&mut self, output: &ToolOutput<'_>) {
         self.search_for(output, |_| true);
     }
 
-    /// Searches the output of a command of which a part may have failed. If the command prints files, a message counts only if the command names its
-    /// path: others may be part of such a file.
+    /// Searches the output of a command that may have failed in part. If the command prints files, a message counts only if the
+    /// command contains the path: it may be a part of such a file.
     pub(super) fn search_output_of(&mut self, command: &str, output: &ToolOutput<'_>) {
         let prints_files = prints_files(command);
         let is_own = |refused: &RefusedPath| {
@@ -81,7 +82,8 @@ impl RefusedPaths {
         self.search_for(output, is_own);
     }
 
-    /// Searches the output of a failed file tool. Its target is the path: the message may name none, or a temporary file beside it.
+    /// Searches the output of a failed file tool. The target is the path: the message may contain none, or a temporary file next
+    /// to it.
     pub(super) fn search_file_tool(&mut self, target: &str, reads: bool, output: &ToolOutput<'_>) {
         let text = searched_text(output);
         let is_missing = text.lines().next().is_some_and(|line| line.contains("File does not exist"));
@@ -101,7 +103,7 @@ impl RefusedPaths {
         self.add(RefusedPath::new(quoted(message), message, errno));
     }
 
-    /// Adds a path that a file tool failed to write, for whatever reason.
+    /// Adds a path that a file tool failed to write for any reason.
     pub(super) fn failed_to_write(&mut self, path: &str) {
         self.add(RefusedPath::new(Some(path), "", RefusedErrno::Access));
     }
@@ -144,14 +146,14 @@ impl RefusedPaths {
     }
 }
 
-/// Commands that print texts which somebody wrote before.
+/// Commands that print existing texts.
 const PRINTERS: [&str; 16] = [
     "awk", "bat", "cat", "diff", "echo", "grep", "head", "jq", "less", "log", "more", "printf", "rg", "sed",
     "show", "tail",
 ];
 
-/// Returns whether a command prints files, messages or the history of a repository. `npm install | tail` does not: a
-/// command behind a pipe filters the output of the one before it.
+/// Returns whether a command prints files, messages or the history of a repository. `npm install | tail` does not: a command
+/// after a pipe filters its input.
 fn prints_files(command: &str) -> bool {
     let is_printer = |word: &str| word.rsplit('/').next().is_some_and(|name| PRINTERS.contains(&name));
     let is_gap = |c: char| c.is_whitespace() || "()$`'\"".contains(c);
@@ -163,7 +165,7 @@ fn prints_files(command: &str) -> bool {
     })
 }
 
-/// Returns whether a command names a path, as it is or from the home directory.
+/// Returns whether a command contains a path, as it is or relative to the home directory.
 fn names(command: &str, path: &str) -> bool {
     let from_home =
         |word: &str| word.strip_prefix("~/").is_some_and(|rest| !rest.is_empty() && path.ends_with(rest));
@@ -191,7 +193,7 @@ impl RefusedPath {
     }
 }
 
-/// Returns the part of an output that is searched.
+/// Returns the searched part of an output.
 fn searched_text(output: &ToolOutput<'_>) -> String {
     match output {
         ToolOutput::Text(text) => text.preview(SEARCHED_CHARS),
@@ -203,7 +205,7 @@ fn searched_text(output: &ToolOutput<'_>) -> String {
     }
 }
 
-/// Reads every line of a text. A line that names no path is the cause of an error in a line shortly before it.
+/// Parses each line of a text. A line without a path gives the cause of an error in a preceding line.
 fn refused_paths(text: &str) -> impl Iterator<Item = RefusedPath> {
     let mut before: [&str; 3] = [""; 3];
     text.lines().filter_map(move |line| {
@@ -216,14 +218,14 @@ fn refused_paths(text: &str) -> impl Iterator<Item = RefusedPath> {
     })
 }
 
-/// Returns the path that a message names: a quoted one, or its last word.
+/// Returns the path in a message: a quoted one, or the last word.
 fn absolute_path(line: &str) -> Option<String> {
     let last_word = line.trim_end_matches([':', '.', ',']).rsplit(' ').next();
     let path = quoted(line).filter(|path| path.starts_with('/')).or(last_word)?;
     path.starts_with('/').then(|| path.chars().take(PATH_CHARS).collect())
 }
 
-/// How messages name the answer of the kernel, in lower case.
+/// The error messages of the kernel, in lower case.
 const PHRASES: [(&str, RefusedErrno); 4] = [
     ("read-only file system", RefusedErrno::ReadOnly),
     ("permission denied", RefusedErrno::Access),
@@ -231,10 +233,10 @@ const PHRASES: [(&str, RefusedErrno); 4] = [
     ("no such file or directory", RefusedErrno::Missing),
 ];
 
-/// How git names a repository that it cannot find.
+/// Git's messages about a repository that it cannot find.
 const REPOSITORY_PHRASES: [&str; 2] = ["' does not appear to be a git repository", "' does not exist"];
 
-/// Reads the message of git about a repository that it cannot find: `fatal: repository '/srv/lib' does not exist`.
+/// Parses git's message about a repository that it cannot find: `fatal: repository '/srv/lib' does not exist`.
 fn missing_repository(line: &str) -> Option<RefusedPath> {
     let message = line.strip_prefix("fatal: ")?;
     let [no_repository, missing] = REPOSITORY_PHRASES;
@@ -244,7 +246,7 @@ fn missing_repository(line: &str) -> Option<RefusedPath> {
     Some(RefusedPath::new(Some(path), line, RefusedErrno::MissingInput))
 }
 
-/// Reads one line of output.
+/// Parses one line of output.
 fn refused_path(line: &str) -> Option<RefusedPath> {
     if let Some(missing) = missing_repository(line) {
         return Some(missing);
@@ -253,12 +255,12 @@ fn refused_path(line: &str) -> Option<RefusedPath> {
     let (at, phrase, errno) =
         PHRASES.into_iter().find_map(|(phrase, errno)| Some((lower.find(phrase)?, phrase, errno)))?;
     let (before, after) = (&line[..at], &line[at + phrase.len()..]);
-    // `Permission denied` is also the answer to a read, to `exec` and to a login; a device is busy for many reasons.
+    // `Permission denied` also results from reads, `exec` and logins; a device is busy for many reasons.
     let is_clear = matches!(errno, RefusedErrno::ReadOnly | RefusedErrno::Missing);
     if !is_clear && !speaks_of_a_write(&lower, before, after) {
         return None;
     }
-    // Of `symlink 'from' -> 'to'` the latter is written.
+    // `symlink 'from' -> 'to'` writes the latter.
     let target = after.split_once(" -> ").and_then(|(_, target)| quoted(target));
     let path =
         target.or_else(|| quoted(after)).or_else(|| last_quoted(before)).or_else(|| last_segment(before));
@@ -282,9 +284,9 @@ fn speaks_of_a_write(line: &str, before: &str, after: &str) -> bool {
         "overwrite",
         "could not lock",
     ];
-    // Node names the system call: `EACCES: permission denied, open '/etc/x'`.
+    // Node prints the system call: `EACCES: permission denied, open '/etc/x'`.
     let node = before.trim_end().ends_with("EACCES:") && after.starts_with(", open ");
-    // A shell that cannot redirect: `bash: line 1: /etc/x: Permission denied`.
+    // A failed shell redirection: `bash: line 1: /etc/x: Permission denied`.
     let redirection =
         before.contains(": line ") && last_segment(before).is_some_and(|path| path.starts_with('/'));
     node || redirection || verbs.iter().any(|verb| line.contains(verb))
@@ -292,7 +294,7 @@ fn speaks_of_a_write(line: &str, before: &str, after: &str) -> bool {
 
 const QUOTES: [(char, char); 5] = [('\'', '\''), ('"', '"'), ('‘', '’'), ('`', '`'), ('`', '\'')];
 
-/// The first quoted part of a text.
+/// Returns the first quoted part of a text.
 fn quoted(text: &str) -> Option<&str> {
     let (at, open) = text.char_indices().find(|(_, c)| QUOTES.iter().any(|(open, _)| open == c))?;
     let rest = &text[at + open.len_utf8()..];
@@ -300,7 +302,7 @@ fn quoted(text: &str) -> Option<&str> {
     rest.find(closes).map(|end| &rest[..end]).filter(|inside| !inside.is_empty())
 }
 
-/// The last quoted part of a text.
+/// Returns the last quoted part of a text.
 fn last_quoted(text: &str) -> Option<&str> {
     let (end, close) = text.char_indices().rev().find(|(_, c)| QUOTES.iter().any(|(_, close)| close == c))?;
     let before = &text[..end];
@@ -311,7 +313,7 @@ fn last_quoted(text: &str) -> Option<&str> {
     (!inside.is_empty()).then_some(inside)
 }
 
-/// `/etc/x` in `bash: line 1: /etc/x: `; none when what stands there is prose.
+/// Returns `/etc/x` of `bash: line 1: /etc/x: `. `None` if the segment is prose.
 fn last_segment(before: &str) -> Option<&str> {
     let before = before.trim_end().strip_suffix(':')?;
     // Git: `could not lock config file .git/config: `.
@@ -319,7 +321,7 @@ fn last_segment(before: &str) -> Option<&str> {
         return Some(path).filter(|path| !path.is_empty());
     }
     let segment = before.rsplit(": ").next()?.trim();
-    // A shell that cannot redirect names the file as it was written: `bash: line 1: notes: `.
+    // A failed shell redirection prints the file as written: `bash: line 1: notes: `.
     let by_shell = before.contains(": line ") && !segment.starts_with("line ");
     let is_path = by_shell || segment.contains('/') || segment.contains('.');
     if is_path && !segment.contains(' ') {
@@ -414,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn command_names_a_path_from_the_home_directory() {
+    fn command_path_relative_to_home_is_recognized() {
         for command in
             ["cat ~/x/key", "echo x > ~/x/key; echo y", "echo x >~/x/key", "(cat '/home/ana/x/key')"]
         {
@@ -426,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_print_files_are_told_from_filters() {
+    fn printing_commands_differ_from_filters() {
         for command in [
             "cat x",
             "npm test; cat log",
@@ -445,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn cause_is_of_the_path_that_was_named_before_it() {
+    fn error_cause_belongs_to_preceding_path() {
         for text in [
             "error: cannot use the folder `/home/ana/.state`\n  because: Read-only file system (os error 30)",
             "error: failed to write /home/ana/.state\n\nCaused by:\n  Read-only file system (os error 30)",
@@ -466,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_paths_are_bounded() {
+    fn stored_paths_are_bounded() {
         let mut writes = RefusedPaths::default();
         for number in 0..1000 {
             let line =

@@ -1,132 +1,132 @@
-//! What the outcome needs to know of a stream, gathered while it is read, in bounded memory.
+//! Collects the inputs of the outcome while a stream is parsed, in bounded memory.
 
 use model::{AgentText, PermissionDenial, Usage};
 
 use super::background::TaskTracker;
 use super::refused_paths::RefusedPaths;
 
-/// How much of stray output is kept, and how many denials.
+/// The limits of stray output and of denials.
 const STRAY_BYTES: usize = 16 << 10;
 const MAX_DENIALS: usize = 100;
 
-/// How much is kept of an id or a name, and of a message. Agents write them, and an agent may write anything.
+/// The limits of a name and of a message. Agents may print anything.
 pub(super) const NAME_BYTES: usize = 256;
 const MESSAGE_BYTES: usize = 4 << 10;
 
-/// Stands between the answers of two results.
-const BETWEEN_ANSWERS: &str = "\n\n";
+/// Separates the answers of two results.
+const ANSWER_SEPARATOR: &str = "\n\n";
 
-/// What an agent's stream came to, in one vocabulary for all agents.
+/// The summary of an agent's stream, in one vocabulary for all agents.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// The id of the session that the agent named last.
+    /// The last reported session id.
     pub session_id: Option<String>,
     /// The model that answered.
     pub model: Option<String>,
-    /// The version of the agent, where it says so.
+    /// The version of the agent, if it reports it.
     pub agent_version: Option<String>,
-    /// The agent's own last word; none when the stream ended without one. Of two the newer counts. Whether a further
-    /// turn has begun since is [`Summary::is_in_further_turn`].
+    /// The agent's reported result. `None` if the stream ended without one. The last one wins. [`Summary::is_in_further_turn`]
+    /// returns whether a further turn has started since.
     pub reported: Option<ReportedResult>,
-    /// Tokens of all results, as this agent counts them (see [`crate::judge`]).
+    /// Tokens of all results, in this agent's way of counting (see [`crate::judge`]).
     pub usage: Option<Usage>,
-    /// Cost, as this agent counts it.
+    /// Cost, in this agent's way of counting.
     pub cost_usd: Option<f64>,
-    /// Cost of this run alone, where the agent tells it apart.
+    /// Cost of this run alone, if the agent reports it.
     pub run_cost_usd: Option<f64>,
     /// Turns of the model, over all results.
     pub turns: Option<u32>,
-    /// Tasks that go on in the background.
+    /// The background tasks.
     pub background: TaskTracker,
-    /// Writes that failed as those do that a sandbox refuses.
+    /// Writes that failed with errors that a sandbox causes.
     pub refused_paths: RefusedPaths,
-    /// How many notices in a row say that the login was refused (HTTP 401) and the request is retried.
+    /// The number of consecutive retries because of a rejected login (HTTP 401).
     pub login_refusals: u32,
-    /// Whether the agent's newest request to its model failed and is retried.
+    /// The agent's latest request to its model failed and is retried.
     pub is_retrying: bool,
-    /// What the agent was not allowed to do. At most 100, each with at most 4 KiB of detail.
+    /// Denied tools. At most 100, each with at most 4 KiB of detail.
     pub denials: Vec<PermissionDenial>,
-    /// The answer that the agent says fits the schema, as JSON text. No longer than a line may be.
+    /// The agent's answer to the schema, as JSON. No longer than a line.
     pub structured_output: Option<String>,
-    /// How often it tried again to reach its model.
+    /// The number of retried requests to the model.
     pub retries: u32,
-    /// The last thing that went wrong on the way, in the agent's own words.
-    pub last_trouble: Option<String>,
-    /// When the account's limit is reset, in seconds since 1970, when the agent says that it is reached.
+    /// The agent's latest error message.
+    pub last_error: Option<String>,
+    /// The reset time of an exhausted account limit, in seconds since 1970, if the agent reports it.
     pub limit_resets_at: Option<u64>,
-    /// How many lines were read, of any kind.
+    /// The number of lines.
     pub lines: u64,
-    /// How many of them were over the limit.
+    /// The number of lines over the limit.
     pub oversized: u64,
-    /// How many of them were no JSON.
+    /// The number of lines that are not JSON.
     pub stray_lines: u64,
-    /// The calls of file tools and of claude's shell that have no result yet.
+    /// Calls of file tools and of claude's shell without a result yet.
     pending_calls: Vec<PendingCall>,
     stray: String,
-    /// The answers of earlier results of the same run.
-    earlier_answers: Pieces,
-    /// How many bytes each of them lacks.
+    /// The answers of earlier results of the run.
+    earlier_answers: HeadAndTail,
+    /// The number of bytes cut from them.
     earlier_cut: u64,
     last_text: LastText,
     loss: Loss,
-    /// Whether something was said after the last word, which was not kept.
-    spoke_on: bool,
-    /// Whether a turn has begun since the last word.
+    /// Texts after the reported result were dropped.
+    has_late_text: bool,
+    /// A turn has started since the reported result.
     in_further_turn: bool,
 }
 
-/// A call of a tool whose result is searched for refused paths.
+/// A tool call whose result is searched for refused paths.
 #[derive(Debug)]
 pub(super) struct PendingCall {
     id: String,
     pub(super) tool: String,
-    /// The file or the command that it is given, where the call names one.
+    /// The file or the command in its arguments, if any.
     pub(super) target: Option<String>,
 }
 
-/// Whether a line that could not be read may have held the answer, or a piece of it.
+/// Tracks whether an unreadable line may have been a part of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Loss {
     #[default]
     None,
-    /// It may be of the text that is being said.
-    OfThisText,
-    /// It is of a text that has ended since; the next one is whole again.
-    OfTextBefore,
+    /// Possibly a part of the current text.
+    CurrentText,
+    /// A part of a previous text; the current one is complete.
+    PreviousText,
 }
 
-/// An agent's own last word.
+/// The result that an agent reports for itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportedResult {
-    /// It is done, and all is well.
+    /// Success.
     Done,
-    /// It failed.
+    /// Failure.
     Failed(ReportedError),
-    /// It had a last word, but which it was cannot be told. Says why.
+    /// A result that cannot be parsed, with the reason.
     Unreadable(String),
 }
 
-/// What an agent says about its failure.
+/// A failure as the agent reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedError {
-    /// What kind of failure the agent itself calls it.
+    /// The agent's classification.
     pub code: ReportedErrorCode,
-    /// The HTTP status of its model's API.
+    /// The HTTP status of the model's API.
     pub http_status: Option<u16>,
-    /// Its own words: at most 4 KiB, with the middle left out of longer ones.
-    pub words: String,
+    /// The message. At most 4 KiB; longer ones are cut in the middle.
+    pub message: String,
 }
 
-/// The kinds of failures that an agent tells apart by a code, and not only in words.
+/// The kinds of failures for which agents have an error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportedErrorCode {
-    /// The turns are used up.
+    /// The turn limit was reached.
     MaxTurns,
-    /// The budget is used up.
+    /// The budget was used up.
     MaxBudget,
-    /// The answer never fitted the schema.
+    /// The answer never matched the schema.
     SchemaNotMet,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
@@ -135,48 +135,48 @@ impl Summary {
         Self { last_text: LastText { cap: text_bytes.max(2), ..LastText::default() }, ..Self::default() }
     }
 
-    /// The answers of all results in order, or the last text before there is one, each with its middle left out when it
-    /// is over the limit.
+    /// Returns the answers of all results in order, or the latest text before there is one. Each is cut in the middle if it is
+    /// over the limit.
     pub fn text(&self) -> String {
-        let (mut text, last) = (self.earlier_answers.text(), self.last_text.told().0);
+        let (mut text, last) = (self.earlier_answers.text(), self.last_text.bounded().0);
         if !text.is_empty() && !last.is_empty() {
-            text.push_str(BETWEEN_ANSWERS);
+            text.push_str(ANSWER_SEPARATOR);
         }
         text.push_str(&last);
         text
     }
 
-    /// How many bytes were left out of [`Summary::text`].
+    /// Returns the number of bytes cut from [`Summary::text`].
     pub fn text_cut(&self) -> u64 {
-        self.earlier_cut.saturating_add(self.earlier_answers.cut).saturating_add(self.last_text.told().1)
+        self.earlier_cut.saturating_add(self.earlier_answers.cut).saturating_add(self.last_text.bounded().1)
     }
 
-    /// Whether the agent has begun a further turn since its last word, and has not ended it.
+    /// Returns whether a further turn has started since the reported result and has not ended.
     pub fn is_in_further_turn(&self) -> bool {
         self.in_further_turn
     }
 
-    /// What was no JSON: the first 16 KiB of it.
+    /// Returns the first 16 KiB of stray output.
     pub fn stray(&self) -> &str {
         &self.stray
     }
 
-    /// Whether a line that could not be read may have held the answer, so that [`Summary::text`] may be an older text
-    /// or have a hole.
+    /// Returns whether an unreadable line may have been a part of the answer, so that [`Summary::text`] may be outdated or
+    /// incomplete.
     pub fn answer_is_lost(&self) -> bool {
         self.loss != Loss::None
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        let said = match &self.reported {
-            Some(ReportedResult::Failed(ReportedError { words, .. }) | ReportedResult::Unreadable(words)) => {
-                words.capacity()
-            }
+        let reported = match &self.reported {
+            Some(
+                ReportedResult::Failed(ReportedError { message, .. }) | ReportedResult::Unreadable(message),
+            ) => message.capacity(),
             Some(ReportedResult::Done) | None => 0,
         };
         let names = [&self.session_id, &self.model, &self.agent_version];
-        let texts = [&self.structured_output, &self.last_trouble];
-        let kept = names.into_iter().chain(texts).flatten().map(String::capacity).sum::<usize>();
+        let texts = [&self.structured_output, &self.last_error];
+        let stored = names.into_iter().chain(texts).flatten().map(String::capacity).sum::<usize>();
         let denials = self.denials.iter().map(|denial| {
             let texts = [&denial.tool_use_id, &denial.detail];
             denial.tool.capacity() + texts.into_iter().flatten().map(String::capacity).sum::<usize>()
@@ -187,19 +187,19 @@ impl Summary {
             id.capacity() + tool.capacity() + target.as_ref().map_or(0, String::capacity)
         });
         let tools = tools.sum::<usize>();
-        self.stray.capacity() + texts + said + kept + denials.sum::<usize>() + work + tools
+        self.stray.capacity() + texts + reported + stored + denials.sum::<usize>() + work + tools
     }
 
-    pub(super) fn saw_line(&mut self) {
+    pub(super) fn count_line(&mut self) {
         self.lines += 1;
     }
 
-    pub(super) fn saw_oversized(&mut self) {
+    pub(super) fn count_oversized(&mut self) {
         self.lines += 1;
         self.oversized += 1;
     }
 
-    pub(super) fn saw_stray(&mut self, line: &AgentText<'_>) {
+    pub(super) fn add_stray(&mut self, line: &AgentText<'_>) {
         self.stray_lines += 1;
         let room = STRAY_BYTES.saturating_sub(self.stray.len() + 1);
         if room > 0 {
@@ -211,7 +211,7 @@ impl Summary {
         }
     }
 
-    pub(super) fn saw_denial(&mut self, denial: PermissionDenial) {
+    pub(super) fn add_denial(&mut self, denial: PermissionDenial) {
         let is_new =
             |known: &PermissionDenial| known.tool_use_id.is_none() || known.tool_use_id != denial.tool_use_id;
         if self.has_room_for_denials() && self.denials.iter().all(is_new) {
@@ -223,58 +223,58 @@ impl Summary {
         self.denials.len() < MAX_DENIALS
     }
 
-    pub(super) fn saw_call(&mut self, id: &AgentText<'_>, tool: &AgentText<'_>, target: Option<String>) {
+    pub(super) fn add_call(&mut self, id: &AgentText<'_>, tool: &AgentText<'_>, target: Option<String>) {
         if self.pending_calls.len() < MAX_DENIALS {
             self.pending_calls.push(PendingCall { id: name(id), tool: name(tool), target });
         }
     }
 
-    /// Returns the call that a result is of.
+    /// Removes and returns the call of a result.
     pub(super) fn take_call(&mut self, id: &AgentText<'_>) -> Option<PendingCall> {
         let at = self.pending_calls.iter().position(|call| *id == *call.id.as_str())?;
         Some(self.pending_calls.remove(at))
     }
 
-    /// A whole text: it takes the place of the one before.
-    pub(super) fn saw_text(&mut self, text: &AgentText<'_>) {
+    /// Records a complete text, which replaces the previous one.
+    pub(super) fn set_text(&mut self, text: &AgentText<'_>) {
         if self.is_over() {
-            self.spoke_on = true;
+            self.has_late_text = true;
             return;
         }
         self.last_text.replace(text);
         self.loss = Loss::None;
     }
 
-    /// A piece of a text that is not whole yet.
-    pub(super) fn saw_piece(&mut self, text: &AgentText<'_>) {
+    /// Records a delta.
+    pub(super) fn add_delta(&mut self, text: &AgentText<'_>) {
         if self.is_over() {
-            self.spoke_on = true;
+            self.has_late_text = true;
             return;
         }
-        if !self.last_text.open && self.loss == Loss::OfTextBefore {
+        if !self.last_text.open && self.loss == Loss::PreviousText {
             self.loss = Loss::None;
         }
         self.last_text.append(&text.decode());
     }
 
-    /// What comes next is another text.
+    /// Ends the current text.
     pub(super) fn end_text(&mut self) {
         self.last_text.open = false;
-        if self.loss == Loss::OfThisText {
-            self.loss = Loss::OfTextBefore;
+        if self.loss == Loss::CurrentText {
+            self.loss = Loss::PreviousText;
         }
     }
 
-    /// A line that may have held the answer could not be read. After the agent's last word none is expected.
-    pub(super) fn lost_text(&mut self) {
+    /// Records an unreadable line that may have been a part of the answer. After the reported result none is expected.
+    pub(super) fn mark_text_lost(&mut self) {
         if self.is_over() {
-            self.spoke_on = true;
+            self.has_late_text = true;
         } else {
-            self.loss = Loss::OfThisText;
+            self.loss = Loss::CurrentText;
         }
     }
 
-    /// Whether the agent has had its last word, and no further turn has begun since.
+    /// Returns whether the agent has reported a result and no further turn has started since.
     fn is_over(&self) -> bool {
         self.reported.is_some() && !self.in_further_turn
     }
@@ -283,28 +283,27 @@ impl Summary {
         !self.last_text.is_empty()
     }
 
-    /// Another last word comes, which takes the place of the one before. It is about what was said in between, too, and
-    /// that was not kept.
-    pub(super) fn take_back_said(&mut self) -> Option<ReportedResult> {
-        if std::mem::take(&mut self.spoke_on) {
-            self.loss = Loss::OfThisText;
+    /// Withdraws the reported result for a newer one, which also covers the dropped texts in between.
+    pub(super) fn withdraw_result(&mut self) -> Option<ReportedResult> {
+        if std::mem::take(&mut self.has_late_text) {
+            self.loss = Loss::CurrentText;
         }
         self.reported.take()
     }
 
-    /// Begins a further turn after a last word, unless that has happened. An answer that was given is kept; text of a turn
-    /// that failed is not.
-    pub(super) fn begin_further_turn(&mut self) {
+    /// Starts a further turn after a reported result, unless it has started. Stores the answer so far, but not the text of a
+    /// failed turn.
+    pub(super) fn start_further_turn(&mut self) {
         if self.reported.is_none() || self.in_further_turn {
             return;
         }
         self.in_further_turn = true;
         if self.reported == Some(ReportedResult::Done) {
-            let (answer, cut) = self.last_text.told();
+            let (answer, cut) = self.last_text.bounded();
             self.earlier_cut = self.earlier_cut.saturating_add(cut);
             let half = self.last_text.cap / 2;
             if !self.earlier_answers.is_empty() && !answer.is_empty() {
-                self.earlier_answers.push(BETWEEN_ANSWERS, half);
+                self.earlier_answers.push(ANSWER_SEPARATOR, half);
             }
             self.earlier_answers.push(&answer, half);
         }
@@ -312,28 +311,28 @@ impl Summary {
         self.loss = Loss::None;
     }
 
-    /// Takes the last word of a turn. The answers of the turns before it are kept.
-    pub(super) fn end_turn(&mut self, said: ReportedResult) {
+    /// Records the result of a turn. The answers of earlier turns are retained.
+    pub(super) fn end_turn(&mut self, result: ReportedResult) {
         self.in_further_turn = false;
         self.background.answered();
-        self.reported = Some(said);
+        self.reported = Some(result);
     }
 
-    /// The agent begins anew: what it said before is neither its last word nor its answer.
-    pub(super) fn begin_turn(&mut self) {
+    /// Starts over: earlier results and answers are dropped.
+    pub(super) fn start_turn(&mut self) {
         self.reported = None;
-        self.spoke_on = false;
+        self.has_late_text = false;
         self.last_text.clear();
         self.loss = Loss::None;
     }
 }
 
-/// An id or a name, as far as it is kept.
+/// Returns an id or a name, cut to the limit.
 pub(super) fn name(text: &AgentText<'_>) -> String {
     head(text, NAME_BYTES)
 }
 
-/// A tool that was denied, as far as it is kept.
+/// Returns a denial, cut to the limits.
 pub(super) fn denial(
     tool: Option<&AgentText<'_>>,
     tool_use_id: Option<&AgentText<'_>>,
@@ -353,9 +352,8 @@ fn head(text: &AgentText<'_>, limit: usize) -> String {
     kept
 }
 
-/// What an agent says of a trouble, as far as it is kept. Both ends of it: agents name what happened first, and how long
-/// to wait last.
-pub(super) fn words(text: &str) -> String {
+/// Returns a message, cut in the middle: agents print the cause first and the waiting time last.
+pub(super) fn message(text: &str) -> String {
     const GAP: &str = " … ";
     if text.len() <= MESSAGE_BYTES {
         return text.to_owned();
@@ -365,14 +363,14 @@ pub(super) fn words(text: &str) -> String {
     [&text[..first], GAP, &text[last..]].concat()
 }
 
-/// The newest text. Most texts are replaced by the next, so a whole one is kept as it stood and decoded at the end.
+/// The latest text. Most texts are replaced by the next, so a complete one is stored undecoded.
 #[derive(Debug, Default)]
 struct LastText {
     cap: usize,
     whole: Vec<u8>,
     whole_is_escaped: bool,
-    pieces: Pieces,
-    /// Whether a piece that comes now belongs to the pieces that are kept.
+    pieces: HeadAndTail,
+    /// The next delta belongs to the stored ones.
     open: bool,
 }
 
@@ -413,8 +411,8 @@ impl LastText {
         self.whole.capacity() + self.pieces.held_bytes()
     }
 
-    /// The text, and how many bytes are left out of it.
-    fn told(&self) -> (String, u64) {
+    /// Returns the text and the number of cut bytes.
+    fn bounded(&self) -> (String, u64) {
         if self.whole.is_empty() {
             return (self.pieces.text(), self.pieces.cut);
         }
@@ -423,15 +421,15 @@ impl LastText {
     }
 }
 
-/// The head and the tail of a text that may grow for ever, each at most `half` long.
+/// The head and the tail of an unbounded text, each at most `half` long.
 #[derive(Debug, Default)]
-struct Pieces {
+struct HeadAndTail {
     head: String,
     tail: String,
     cut: u64,
 }
 
-impl Pieces {
+impl HeadAndTail {
     fn is_empty(&self) -> bool {
         self.head.is_empty()
     }
@@ -455,7 +453,7 @@ impl Pieces {
     }
 
     fn push_tail(&mut self, rest: &str, half: usize) {
-        // No more than half a cap is ever copied, however long the rest is.
+        // Copies at most half of the limit, however long the rest is.
         let skipped = rest.ceil_char_boundary(rest.len().saturating_sub(half));
         if skipped > 0 {
             self.cut += (self.tail.len() + skipped) as u64;
@@ -464,7 +462,7 @@ impl Pieces {
         let rest = &rest[skipped..];
         let over = (self.tail.len() + rest.len()).saturating_sub(half);
         if over > 0 {
-            // The front is dropped a good piece at a time, or each piece would move the whole tail.
+            // Drop the front in large steps, or each delta would move the whole tail.
             let drop = self.tail.ceil_char_boundary((over + half / 4).min(self.tail.len()));
             self.cut += drop as u64;
             self.tail.drain(..drop);
@@ -485,20 +483,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_over_the_cap_keeps_head_and_tail_and_names_the_cut() {
+    fn long_text_keeps_head_and_tail() {
         let mut summary = Summary::new(20);
-        summary.saw_text(&"0123456789abcdefghijklmnopqrstuvwxyz".into());
+        summary.set_text(&"0123456789abcdefghijklmnopqrstuvwxyz".into());
         assert_eq!(summary.text(), "0123456789\n[… 16 bytes left out …]\nqrstuvwxyz");
         assert_eq!(summary.text_cut(), 16);
-        summary.saw_text(&"short".into());
+        summary.set_text(&"short".into());
         assert_eq!((summary.text().as_str(), summary.text_cut()), ("short", 0));
     }
 
     #[test]
-    fn pieces_add_up_and_never_hold_more_than_the_cap() {
+    fn deltas_are_joined_within_the_limit() {
         let mut summary = Summary::new(1000);
         for _ in 0..10_000 {
-            summary.saw_piece(&"héllo ".into());
+            summary.add_delta(&"héllo ".into());
             assert!(summary.held_bytes() <= 4000, "{}", summary.held_bytes());
         }
         let kept = summary.text().replace(|c: char| !c.is_ascii_alphabetic(), "").len();
@@ -508,43 +506,43 @@ mod tests {
     }
 
     #[test]
-    fn a_new_text_begins_after_the_old_one_was_ended() {
+    fn new_text_replaces_ended_text() {
         let mut summary = Summary::new(1000);
-        summary.saw_piece(&"I will ".into());
-        summary.saw_piece(&"look.".into());
+        summary.add_delta(&"I will ".into());
+        summary.add_delta(&"look.".into());
         summary.end_text();
         assert_eq!(summary.text(), "I will look.");
-        summary.saw_piece(&"Done.".into());
+        summary.add_delta(&"Done.".into());
         assert_eq!(summary.text(), "Done.");
     }
 
     #[test]
-    fn what_is_kept_is_cut_between_characters() {
+    fn texts_are_cut_at_character_boundaries() {
         let long = "é".repeat(10_000);
         assert_eq!(name(&format!("x{long}").as_str().into()).len(), NAME_BYTES - 1);
-        let told = words(&format!("first {long} last"));
+        let told = message(&format!("first {long} last"));
         assert!(told.len() <= MESSAGE_BYTES, "{}", told.len());
         assert!(told.starts_with("first é") && told.ends_with("é last"), "{told}");
     }
 
     #[test]
-    fn a_lost_piece_is_made_good_by_the_next_text_but_not_by_the_rest_of_its_own() {
+    fn lost_delta_is_recovered_from_next_full_message() {
         let mut summary = Summary::new(1000);
-        summary.saw_piece(&"a".into());
-        summary.lost_text();
-        summary.saw_piece(&"b".into());
+        summary.add_delta(&"a".into());
+        summary.mark_text_lost();
+        summary.add_delta(&"b".into());
         assert!(summary.answer_is_lost());
         summary.end_text();
         assert!(summary.answer_is_lost(), "nothing was said since");
-        summary.saw_piece(&"c".into());
+        summary.add_delta(&"c".into());
         assert!(!summary.answer_is_lost());
     }
 
     #[test]
-    fn stray_output_is_kept_up_to_its_limit() {
+    fn stray_output_is_bounded() {
         let mut summary = Summary::new(1000);
         for _ in 0..1000 {
-            summary.saw_stray(&"not json at all ".repeat(10).as_str().into());
+            summary.add_stray(&"not json at all ".repeat(10).as_str().into());
         }
         assert!(summary.stray().len() <= STRAY_BYTES);
         assert_eq!(summary.stray_lines, 1000);

@@ -1,4 +1,4 @@
-//! The check of the machine, with programs that are scripts.
+//! Environment checks, with scripts in place of programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,10 +11,10 @@ use agents::doctor::{
 use agents::{Capability, Version, VersionSupport};
 use model::AgentKind;
 
-/// A folder of the test's own, gone when the test is.
-struct Desk(PathBuf);
+/// A temporary directory, removed on drop.
+struct Harness(PathBuf);
 
-impl Desk {
+impl Harness {
     fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("agents-doctor-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
@@ -37,21 +37,21 @@ impl Desk {
         Lookup {
             inherited: inherited.into(),
             cache_file: Some(self.0.join("cache.json")),
-            left_out: Vec::new(),
+            excluded: Vec::new(),
             workspaces: KnownWorkspaces::default(),
             programs: BTreeMap::new(),
-            own_folder: None,
+            own_directory: None,
         }
     }
 }
 
-impl Drop for Desk {
+impl Drop for Harness {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Says a version and a help, counts how often it was asked, and shows the secrets it was given.
+/// Prints a version and a help text, counts its calls, and prints the secrets in its environment.
 const CODEX: &str = r#"echo "asked $SECRET" >> "$HOME/asked"
 case "$1" in
   --version) echo "codex-cli 0.166.0" ;;
@@ -59,12 +59,12 @@ case "$1" in
 esac"#;
 
 #[test]
-fn a_missing_agent_has_a_remedy_and_is_named_in_the_error() {
-    let desk = Desk::new("missing");
-    let error = validate_environment(AgentKind::Claude, &desk.lookup()).unwrap_err();
+fn missing_agent_error_has_a_remedy() {
+    let harness = Harness::new("missing");
+    let error = validate_environment(AgentKind::Claude, &harness.lookup()).unwrap_err();
     assert_eq!(error.to_string(), "claude CLI not found in PATH");
     assert_eq!(error.hint(), "install it with `npm install -g @anthropic-ai/claude-code`");
-    let checkup = check(&desk.lookup(), None);
+    let checkup = check(&harness.lookup(), None);
     assert!(!checkup.any_ready());
     let findings = checkup.agents.iter().flat_map(|agent| &agent.findings).chain(&checkup.findings);
     for finding in findings {
@@ -73,134 +73,134 @@ fn a_missing_agent_has_a_remedy_and_is_named_in_the_error() {
 }
 
 #[test]
-fn where_file_tools_is_missing_it_is_said_how_it_comes_there_and_is_found() {
-    let desk = Desk::new("file-tools");
+fn missing_file_tools_has_a_remedy() {
+    let harness = Harness::new("file-tools");
     let missing = |checkup: &agents::doctor::DoctorReport| {
         checkup.findings.iter().find(|finding| finding.problem.contains("`file-tools`")).cloned()
     };
-    let finding = missing(&check(&desk.lookup(), None)).unwrap();
+    let finding = missing(&check(&harness.lookup(), None)).unwrap();
     assert!(finding.remedy.starts_with("install all of Switchboard (`cargo install"), "{finding:?}");
     assert!(finding.remedy.contains("`switchboard stop --now`"), "{finding:?}");
-    desk.script("bin/file-tools", "true");
-    assert_eq!(missing(&check(&desk.lookup(), None)), None);
+    harness.script("bin/file-tools", "true");
+    assert_eq!(missing(&check(&harness.lookup(), None)), None);
 }
 
 #[test]
-fn an_agent_is_asked_once_until_its_file_changes_and_sees_no_secret() {
-    let desk = Desk::new("cache");
-    desk.script("bin/codex", CODEX);
-    fs::create_dir_all(desk.0.join(".codex")).unwrap();
-    fs::write(desk.0.join(".codex/auth.json"), "{}").unwrap();
+fn probe_is_cached_until_file_changes() {
+    let harness = Harness::new("cache");
+    harness.script("bin/codex", CODEX);
+    fs::create_dir_all(harness.0.join(".codex")).unwrap();
+    fs::write(harness.0.join(".codex/auth.json"), "{}").unwrap();
     for _ in 0..3 {
-        let check = validate_environment(AgentKind::Codex, &desk.lookup()).unwrap();
+        let check = validate_environment(AgentKind::Codex, &harness.lookup()).unwrap();
         assert_eq!(check.version, Some(Version(0, 166, 0)));
         assert_eq!(check.standing, Some(VersionSupport::Tested));
         assert_eq!(check.login, Login::ByFile);
         assert!(check.capabilities.has(Capability::ForkSession));
         assert!(!check.capabilities.has(Capability::Restricted));
     }
-    let asked = || fs::read_to_string(desk.0.join("asked")).unwrap();
+    let asked = || fs::read_to_string(harness.0.join("asked")).unwrap();
     assert_eq!(asked(), "asked \nasked \n");
-    desk.script("bin/codex", &CODEX.replace("0.166.0", "0.170.1"));
-    let check = check_agent(AgentKind::Codex, &desk.lookup());
+    harness.script("bin/codex", &CODEX.replace("0.166.0", "0.170.1"));
+    let check = check_agent(AgentKind::Codex, &harness.lookup());
     assert_eq!(check.standing, Some(VersionSupport::Newer));
     assert!(check.is_ready(), "a newer version is a notice, no obstacle: {:?}", check.findings);
     assert_eq!(asked().lines().count(), 4);
 }
 
 #[test]
-fn what_the_installed_version_lacks_is_told_before_a_call_needs_it() {
-    let desk = Desk::new("lacks");
+fn missing_capabilities_are_reported() {
+    let harness = Harness::new("lacks");
     let said = |agent: AgentKind| {
-        let findings = check_agent(agent, &desk.lookup()).findings;
+        let findings = check_agent(agent, &harness.lookup()).findings;
         findings
             .into_iter()
             .filter(|finding| !finding.blocks)
             .map(|finding| finding.problem)
             .collect::<Vec<_>>()
     };
-    desk.script("bin/codex", CODEX);
+    harness.script("bin/codex", CODEX);
     assert_eq!(said(AgentKind::Codex), Vec::<String>::new());
-    desk.script("bin/codex", &CODEX.replace("fork", "sing"));
+    harness.script("bin/codex", &CODEX.replace("fork", "sing"));
     let lacks = said(AgentKind::Codex).join("");
-    assert!(lacks.contains("does not name `fork` (a fork of a session)"), "{lacks}");
-    // One whose help cannot be read at all.
-    desk.script(
+    assert!(lacks.contains("does not list `fork` (a fork of a session)"), "{lacks}");
+    // A program with unreadable help.
+    harness.script(
         "bin/claude",
         "case \"$1\" in --version) echo 2.1.325;; auth) echo '{\"loggedIn\": true}';; esac",
     );
     let lacks = said(AgentKind::Claude).join("");
     assert!(lacks.contains("`--tools` (mode `observe`") && lacks.contains("`--setting-sources`"), "{lacks}");
-    assert!(check_agent(AgentKind::Claude, &desk.lookup()).is_ready());
+    assert!(check_agent(AgentKind::Claude, &harness.lookup()).is_ready());
 }
 
 #[test]
-fn an_agent_without_a_login_is_not_ready() {
-    let desk = Desk::new("login");
-    desk.script("bin/codex", CODEX);
-    let error = validate_environment(AgentKind::Codex, &desk.lookup()).unwrap_err();
+fn agent_without_login_is_not_ready() {
+    let harness = Harness::new("login");
+    harness.script("bin/codex", CODEX);
+    let error = validate_environment(AgentKind::Codex, &harness.lookup()).unwrap_err();
     assert_eq!(error.to_string(), "codex is not logged in");
     assert!(error.hint().contains("codex login"));
 }
 
 #[test]
-fn claude_is_asked_whether_it_is_logged_in() {
-    let desk = Desk::new("auth");
+fn claude_login_is_queried() {
+    let harness = Harness::new("auth");
     let script = |logged_in: bool, code: u8| {
         format!(
             "case \"$1\" in --version) echo 2.1.325;; auth) echo '{{\"loggedIn\": {logged_in}}}'; exit {code};; esac"
         )
     };
-    desk.script("bin/claude", &script(true, 0));
-    assert_eq!(check_agent(AgentKind::Claude, &desk.lookup()).login, Login::ByItsWord);
-    desk.script("bin/claude", &script(false, 1));
-    assert_eq!(check_agent(AgentKind::Claude, &desk.lookup()).login, Login::LoggedOut);
+    harness.script("bin/claude", &script(true, 0));
+    assert_eq!(check_agent(AgentKind::Claude, &harness.lookup()).login, Login::Reported);
+    harness.script("bin/claude", &script(false, 1));
+    assert_eq!(check_agent(AgentKind::Claude, &harness.lookup()).login, Login::LoggedOut);
 }
 
 #[test]
-fn a_program_that_fails_says_so_in_its_own_words() {
-    let desk = Desk::new("fails");
-    desk.script("bin/gemini", "echo 'SyntaxError: old node' >&2; exit 3");
-    let error = validate_environment(AgentKind::Gemini, &desk.lookup()).unwrap_err();
+fn failed_probe_reports_program_output() {
+    let harness = Harness::new("fails");
+    harness.script("bin/gemini", "echo 'SyntaxError: old node' >&2; exit 3");
+    let error = validate_environment(AgentKind::Gemini, &harness.lookup()).unwrap_err();
     assert!(error.to_string().contains("SyntaxError: old node"), "{error}");
 }
 
 #[test]
-fn version_of_gemini_leaves_nothing_in_the_home() {
-    let desk = Desk::new("gemini-home");
+fn gemini_probe_leaves_home_untouched() {
+    let harness = Harness::new("gemini-home");
     let leave = r#"home="${GEMINI_CLI_HOME:-$HOME}"; : > "$home/projects.json.tmp"; echo "$home" > "$PATH/seen"; echo 0.61.0"#;
-    desk.script("bin/gemini", leave);
-    let check = check_agent(AgentKind::Gemini, &desk.lookup());
+    harness.script("bin/gemini", leave);
+    let check = check_agent(AgentKind::Gemini, &harness.lookup());
     assert_eq!(check.version, Some(Version(0, 61, 0)));
-    assert!(!desk.0.join("projects.json.tmp").exists());
-    let scratch = fs::read_to_string(desk.0.join("bin/seen")).unwrap();
+    assert!(!harness.0.join("projects.json.tmp").exists());
+    let scratch = fs::read_to_string(harness.0.join("bin/seen")).unwrap();
     assert!(scratch.contains("switchboard-probe-") && !Path::new(scratch.trim()).exists(), "{scratch}");
 }
 
 #[test]
-fn the_native_program_is_found_behind_the_wrapper_of_npm() {
-    let desk = Desk::new("native");
+fn native_program_is_found_behind_npm_launcher() {
+    let harness = Harness::new("native");
     let arch = match std::env::consts::ARCH {
         "x86_64" => "x64",
         "aarch64" => "arm64",
         other => other,
     };
     let os = if std::env::consts::OS == "macos" { "darwin" } else { std::env::consts::OS };
-    let wrapper = desk.script("node_modules/@openai/codex/bin/codex.js", "");
-    std::os::unix::fs::symlink(&wrapper, desk.0.join("bin/codex")).unwrap();
-    let path = desk.0.join("bin").display().to_string();
-    assert_eq!(find_agent(AgentKind::Codex, &path), Some(desk.0.join("bin/codex")));
+    let wrapper = harness.script("node_modules/@openai/codex/bin/codex.js", "");
+    std::os::unix::fs::symlink(&wrapper, harness.0.join("bin/codex")).unwrap();
+    let path = harness.0.join("bin").display().to_string();
+    assert_eq!(find_agent(AgentKind::Codex, &path), Some(harness.0.join("bin/codex")));
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     let native =
-        desk.script(&format!("node_modules/@openai/codex-{os}-{arch}/vendor/{target}/bin/codex"), "");
+        harness.script(&format!("node_modules/@openai/codex-{os}-{arch}/vendor/{target}/bin/codex"), "");
     let found = find_agent(AgentKind::Codex, &path).unwrap();
     assert_eq!(found, native.canonicalize().unwrap());
 }
 
 #[test]
-fn relative_entries_and_plain_files_are_passed_over() {
-    let desk = Desk::new("path");
-    fs::write(desk.0.join("bin/claude"), "not executable").unwrap();
-    assert_eq!(find_in_path("claude", &format!(".:bin:{}", desk.0.join("bin").display())), None);
+fn path_search_skips_relative_entries_and_plain_files() {
+    let harness = Harness::new("path");
+    fs::write(harness.0.join("bin/claude"), "not executable").unwrap();
+    assert_eq!(find_in_path("claude", &format!(".:bin:{}", harness.0.join("bin").display())), None);
     assert!(find_in_path("sh", "/bin").is_some_and(|found| found == Path::new("/bin/sh")));
 }

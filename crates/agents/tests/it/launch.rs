@@ -1,4 +1,4 @@
-//! The arguments of every branch, as tables.
+//! Arguments of every branch, as tables.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn setup() -> LaunchSetup {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into(),
         pass_on: ["MY_KEY", "ABSENT"].map(str::to_owned).into(),
-        private_folder: "/spool/private".into(),
+        private_directory: "/spool/private".into(),
         workspace: WorkspaceFiles::default(),
         tool_timeout: None,
         new_session: NEW.parse().unwrap(),

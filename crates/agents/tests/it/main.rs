@@ -1,4 +1,4 @@
-//! What the crate promises, seen from outside.
+//! Tests of the public interface.
 #![expect(clippy::unwrap_used, reason = "a helper of a test that cannot go on")]
 
 mod doctor;

@@ -1,4 +1,4 @@
-//! How the agent's word, the supervisor's report and stderr are weighed.
+//! Precedence of the reported result, the supervisor's report and stderr.
 
 mod background;
 mod counters;
@@ -21,7 +21,7 @@ struct Run {
     code: i32,
     session: ExpectedSession,
     has_schema: bool,
-    before: Option<Totals>,
+    totals_before: Option<Totals>,
     sandbox: Option<SandboxReport>,
 }
 
@@ -35,7 +35,7 @@ impl Run {
             code: 0,
             session: ExpectedSession::Any,
             has_schema: false,
-            before: None,
+            totals_before: None,
             sandbox: None,
         }
     }
@@ -67,7 +67,7 @@ impl Run {
             session: &self.session,
             model: Some("asked-for"),
             has_schema: self.has_schema,
-            before: self.before,
+            totals_before: self.totals_before,
         })
     }
 
@@ -103,9 +103,9 @@ const SAID_B: &str = r#"{"type":"item.completed","item":{"type":"agent_message",
 const TURN_DONE: &str = r#"{"type":"turn.completed","usage":{"input_tokens":1}}"#;
 
 #[test]
-fn agent_that_said_it_is_done_is_done_however_we_ended_its_process() {
+fn reported_success_survives_stop() {
     for end in [End::Exited, End::Stopped, End::Deadline { which: Deadline::Wall }, End::SupervisorLost] {
-        // What others did to it is another matter.
+        // Signals of other processes are tested elsewhere.
         let codes: &[i32] = if end == End::Exited { &[0, 1] } else { &[0, 1, 143] };
         for &code in codes {
             let outcome = Run { end: end.clone(), code, ..Run::of(AgentKind::Claude, DONE) }.outcome();
@@ -116,7 +116,7 @@ fn agent_that_said_it_is_done_is_done_however_we_ended_its_process() {
 }
 
 #[test]
-fn without_the_agents_word_no_exit_code_is_a_success() {
+fn exit_zero_without_result_event_is_failure() {
     for (agent, stdout) in [
         (AgentKind::Claude, r#"{"type":"assistant","message":{"content":[{"type":"text","text":"half"}]}}"#),
         (AgentKind::Codex, r#"{"type":"item.completed","item":{"type":"agent_message","text":"half"}}"#),
@@ -129,7 +129,7 @@ fn without_the_agents_word_no_exit_code_is_a_success() {
 }
 
 #[test]
-fn nothing_on_stdout_is_a_failure_with_the_words_of_stderr() {
+fn empty_stdout_fails_with_stderr_message() {
     let run = Run { stderr: "TypeError: boom\n", code: 1, ..Run::of(AgentKind::Claude, "") };
     assert_eq!(
         run.failure(),
@@ -139,7 +139,7 @@ fn nothing_on_stdout_is_a_failure_with_the_words_of_stderr() {
 }
 
 #[test]
-fn the_ends_from_outside_keep_their_names_and_the_last_trouble() {
+fn stop_reason_is_reported_with_last_error() {
     let retry = r#"{"type":"system","subtype":"api_retry","attempt":1,"error_status":401,"error":"authentication_failed"}"#;
     let ends = [
         (End::Deadline { which: Deadline::Idle }, FailureKind::Deadline { which: Deadline::Idle }),
@@ -160,7 +160,7 @@ fn the_ends_from_outside_keep_their_names_and_the_last_trouble() {
 }
 
 #[test]
-fn refused_login_is_auth_although_the_agent_was_stopped() {
+fn rejected_login_is_auth_after_early_stop() {
     let refused = |attempt: u32| {
         format!(
             r#"{{"type":"system","subtype":"api_retry","attempt":{attempt},"error_status":401,"error":"authentication_failed"}}"#
@@ -177,7 +177,7 @@ fn refused_login_is_auth_although_the_agent_was_stopped() {
 }
 
 #[test]
-fn a_resume_that_began_a_new_session_is_not_a_success() {
+fn resume_in_other_session_is_failure() {
     let stdout =
         "{\"type\":\"thread.started\",\"thread_id\":\"new-one\"}\n{\"type\":\"turn.completed\",\"usage\":{}}";
     let run = Run { session: resumed(), ..Run::of(AgentKind::Codex, stdout) };
@@ -188,13 +188,13 @@ fn a_resume_that_began_a_new_session_is_not_a_success() {
 }
 
 #[test]
-fn a_success_without_an_answer_and_without_a_model_is_none() {
+fn success_without_model_request_is_failure() {
     let stdout = r#"{"type":"result","status":"success","stats":{"total_tokens":0,"input_tokens":0}}"#;
     assert_eq!(Run::of(AgentKind::Gemini, stdout).failure().0, FailureKind::EmptyOutput);
 }
 
 #[test]
-fn a_limit_tells_when_it_is_reset() {
+fn rate_limit_reports_reset_time() {
     let stdout = "{\"type\":\"rate_limit_event\",\"rate_limit_info\":{\"status\":\"rejected\",\"resetsAt\":4600}}\n\
                   {\"type\":\"result\",\"subtype\":\"success\",\"is_error\":true,\"api_error_status\":429,\"result\":\"limit\"}";
     let (kind, _) = Run { code: 1, ..Run::of(AgentKind::Claude, stdout) }.failure();
@@ -202,7 +202,7 @@ fn a_limit_tells_when_it_is_reset() {
 }
 
 #[test]
-fn geminis_exit_codes_are_read_when_it_says_nothing() {
+fn silent_gemini_is_judged_by_exit_code() {
     let kind =
         |code, session| Run { code, stderr: "x", session, ..Run::of(AgentKind::Gemini, "") }.failure().0;
     assert_eq!(kind(41, ExpectedSession::Any), FailureKind::Auth);
@@ -215,7 +215,7 @@ fn geminis_exit_codes_are_read_when_it_says_nothing() {
 }
 
 #[test]
-fn a_resumed_uuid_in_capitals_is_the_session_that_was_asked_for() {
+fn uppercase_session_uuid_matches() {
     let stdout = format!(
         "{{\"type\":\"thread.started\",\"thread_id\":\"{}\"}}\n{SAID_A}\n{TURN_DONE}",
         OLD.to_uppercase()
@@ -225,14 +225,14 @@ fn a_resumed_uuid_in_capitals_is_the_session_that_was_asked_for() {
 }
 
 #[test]
-fn claude_that_refuses_root_says_what_to_do() {
+fn claude_refusing_root_gets_a_remedy() {
     let stderr =
         "--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons\n";
     let run = Run { stderr, code: 1, ..Run::of(AgentKind::Claude, "") };
     let outcome = run.outcome();
     let failure = outcome.failure().unwrap();
     assert_eq!(failure.kind, FailureKind::AgentError);
-    assert!(failure.message.contains("work as an ordinary user"), "{}", failure.message);
+    assert!(failure.message.contains("run as an unprivileged user"), "{}", failure.message);
 }
 
 const CLAUDE_INIT: &str = r#"{"type":"system","subtype":"init","session_id":"s1"}
@@ -241,7 +241,7 @@ const CLAUDE_UNREACHABLE: &str = r#"{"type":"system","subtype":"api_retry","atte
 "#;
 
 #[test]
-fn api_that_cannot_be_reached_is_a_network_failure_at_the_deadline() {
+fn unreachable_api_is_network_failure_at_deadline() {
     let end = End::Deadline { which: Deadline::Wall };
     let answered = r#"{"type":"assistant","message":{"content":[{"type":"text","text":"here"}]}}"#;
     let codex = r#"{"type":"error","message":"Reconnecting... 2/5 (error sending request for url (http://127.0.0.1:9/v1))"}"#;
@@ -260,7 +260,7 @@ fn api_that_cannot_be_reached_is_a_network_failure_at_the_deadline() {
 }
 
 #[test]
-fn session_is_known_once_the_agent_has_named_it() {
+fn session_is_known_once_reported() {
     let end = End::Deadline { which: Deadline::Start };
     let assigned = ExpectedSession::Assigned(OLD.parse().unwrap());
     for (stdout, session, expected) in
@@ -272,7 +272,7 @@ fn session_is_known_once_the_agent_has_named_it() {
 }
 
 #[test]
-fn turn_without_a_model_is_not_counted() {
+fn turn_without_model_is_not_counted() {
     let result = r#"{"type":"result","subtype":"success","is_error":true,"num_turns":1,"result":"Not logged in · Please run /login","usage":{"input_tokens":0,"output_tokens":0}}"#;
     let outcome = Run { code: 1, ..Run::of(AgentKind::Claude, result) }.outcome();
     assert_eq!((outcome.failure().unwrap().kind.clone(), outcome.turns), (FailureKind::Auth, None));

@@ -1,4 +1,4 @@
-//! What holds for every stream, however strange and however it is cut.
+//! Properties of every stream, however damaged and chunked.
 
 use agents::{ParseLimits, Parser};
 use model::{AgentEvent, AgentKind, Unreadable};
@@ -7,12 +7,12 @@ use proptest::prelude::*;
 
 const LIMITS: ParseLimits = ParseLimits { line_bytes: 600, text_bytes: 64 };
 
-/// A line, a structured answer out of one, the text with room to grow in, and everything that is short.
+/// A line, a structured answer from it, the text with room to grow, and all short strings.
 fn most(limits: ParseLimits) -> usize {
     2 * limits.line_bytes + 4 * limits.text_bytes + (1 << 20)
 }
 
-/// The events of a stream, owned, and the text that is kept.
+/// Returns the owned events of a stream and the stored text.
 fn read(kind: AgentKind, pieces: &[&[u8]], limits: ParseLimits) -> (Vec<AgentEvent<'static>>, String) {
     let mut events = Vec::new();
     let mut keep = |event: AgentEvent<'_>| events.push(event.into_owned());
@@ -26,7 +26,7 @@ fn read(kind: AgentKind, pieces: &[&[u8]], limits: ParseLimits) -> (Vec<AgentEve
     (events, summary.text())
 }
 
-/// Lines as the agents print them, with a text that is anything.
+/// Lines as the agents print them, with arbitrary text.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let text = prop_oneof![any::<String>(), "[a-z\"\\\\\n]{0,40}", "x{500,700}"];
     let json = (0..14_usize, text).prop_map(|(which, text)| {
@@ -66,7 +66,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn the_events_do_not_depend_on_how_the_bytes_are_cut(
+    fn events_are_independent_of_chunking(
         kind in agent(),
         lines in vec(line(), 0..12),
         cuts in vec(1..200_usize, 1..20),
@@ -87,12 +87,12 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_any_kind_are_read_without_panic(kind in agent(), stream in vec(any::<u8>(), 0..4000)) {
+    fn arbitrary_bytes_do_not_panic(kind in agent(), stream in vec(any::<u8>(), 0..4000)) {
         read(kind, &[&stream], LIMITS);
     }
 
     #[test]
-    fn an_unknown_line_is_kept_as_it_stands(kind in agent(), value in "[a-zA-Z0-9 é]{0,40}") {
+    fn unknown_line_is_passed_through(kind in agent(), value in "[a-zA-Z0-9 é]{0,40}") {
         let line = format!(r#"{{"new":"{value}","type":"brand_new"}}"#);
         let (events, _) = read(kind, &[line.as_bytes()], LIMITS);
         let [AgentEvent::Unknown { kind: Some(name), raw }] = events.as_slice() else {
@@ -104,7 +104,7 @@ proptest! {
 }
 
 #[test]
-fn bytes_that_are_not_utf8_are_repaired_and_lose_nothing_else() {
+fn invalid_utf8_is_replaced_without_further_loss() {
     let line =
         b"{\"type\":\"assistant\",\"message\":{\"content\":[{\"type\":\"text\",\"text\":\"a\xffb\"}]}}\n\
                  {\"type\":\"result\",\"subtype\":\"success\",\"result\":\"c\xffd\",\"is_error\":false,\"session_id\":\"s\"}\n";
@@ -114,7 +114,7 @@ fn bytes_that_are_not_utf8_are_repaired_and_lose_nothing_else() {
 }
 
 #[test]
-fn a_line_over_the_limit_is_told_and_the_next_is_read() {
+fn line_after_oversized_line_is_parsed() {
     let stream = format!("{{\"type\":\"user\",\"x\":\"{}\"}}\n{{\"type\":\"z\"}}\n", "y".repeat(5000));
     let (events, _) = read(AgentKind::Claude, &[stream.as_bytes()], LIMITS);
     let AgentEvent::Unreadable { why: Unreadable::Oversized { bytes: 5022 }, line } = &events[0] else {
@@ -125,7 +125,7 @@ fn a_line_over_the_limit_is_told_and_the_next_is_read() {
 }
 
 #[test]
-fn what_a_sub_agent_says_is_not_the_answer() {
+fn subagent_text_is_not_the_answer() {
     let stream = br#"{"type":"assistant","message":{"content":[{"type":"text","text":"main"}]},"parent_tool_use_id":null}
 {"type":"assistant","message":{"content":[{"type":"text","text":"sub"}]},"parent_tool_use_id":"toolu_1"}"#;
     let (events, text) = read(AgentKind::Claude, &[stream], LIMITS);
@@ -134,7 +134,7 @@ fn what_a_sub_agent_says_is_not_the_answer() {
 }
 
 #[test]
-fn failed_command_keeps_its_exit_code() {
+fn failed_command_reports_exit_code() {
     let claude = |text: &str, is_error| {
         format!(
             r#"{{"type":"user","message":{{"content":[{{"type":"tool_result","tool_use_id":"1","content":"{text}","is_error":{is_error}}}]}}}}"#
@@ -168,7 +168,7 @@ fn failed_command_keeps_its_exit_code() {
     }
 }
 
-/// Feeds one call of a tool and its result, and returns the denied tools and whether the result is an error.
+/// Feeds one tool call and its result. Returns the denied tools and whether the result is an error.
 fn denied_tools(kind: AgentKind, stream: &str) -> (Vec<String>, bool) {
     let mut parser = Parser::new(kind, ParseLimits::default());
     let mut failed = false;
@@ -180,7 +180,7 @@ fn denied_tools(kind: AgentKind, stream: &str) -> (Vec<String>, bool) {
 }
 
 #[test]
-fn gemini_command_that_never_ran_is_refused() {
+fn blocked_gemini_command_is_a_refusal() {
     let blocked = "Blocked: command substitution detected in shell command.";
     let canceled =
         "Command was automatically cancelled because it exceeded the timeout of 5.0 minutes without output.";
@@ -206,7 +206,7 @@ fn gemini_command_that_never_ran_is_refused() {
 }
 
 #[test]
-fn disabled_tool_of_claude_is_refused() {
+fn disabled_claude_tool_is_a_refusal() {
     let error = |message: &str| {
         format!(
             r#"{{"type":"user","message":{{"content":[{{"type":"tool_result","tool_use_id":"1","content":"{message}","is_error":true}}]}}}}
@@ -222,7 +222,7 @@ fn disabled_tool_of_claude_is_refused() {
 }
 
 #[test]
-fn refused_path_of_a_file_tool_is_listed() {
+fn path_refused_by_file_tool_is_listed() {
     let stream = |tool: &str, code: &str| {
         format!(
             r#"{{"type":"assistant","message":{{"content":[{{"type":"tool_use","id":"1","name":"{tool}","input":{{}}}}]}}}}
@@ -235,7 +235,7 @@ fn refused_path_of_a_file_tool_is_listed() {
         ("mcp__files__move", "path_outside_workspace", None, Some(".envrc")),
         ("mcp__files__read", "path_outside_workspace", Some("mcp__files__read"), None),
         ("mcp__files__write", "file_not_found", None, None),
-        // The server of somebody else.
+        // Another server.
         ("mcp__other__write", "protected_path", None, None),
     ] {
         let mut parser = Parser::new(AgentKind::Claude, ParseLimits::default());
@@ -248,7 +248,7 @@ fn refused_path_of_a_file_tool_is_listed() {
 }
 
 #[test]
-fn command_moved_to_the_background_says_so_in_its_result() {
+fn result_marks_command_moved_to_background() {
     let task = |kind: &str, background: &str| {
         format!(
             r#"{{"type":"system","subtype":"task_started","task_id":"b","tool_use_id":"1","description":"d"{background},"task_type":"{kind}"}}
@@ -275,7 +275,7 @@ fn command_moved_to_the_background_says_so_in_its_result() {
 }
 
 #[test]
-fn gemini_model_is_the_one_that_answered() {
+fn gemini_model_is_the_answering_one() {
     let stream = br#"{"type":"init","session_id":"s","model":"auto"}
 {"type":"result","status":"success","stats":{"models":{"router":{"output_tokens":5},"main":{"output_tokens":90},"other":{"output_tokens":7}}}}"#;
     let mut parser = Parser::new(AgentKind::Gemini, ParseLimits::default());
@@ -284,7 +284,7 @@ fn gemini_model_is_the_one_that_answered() {
 }
 
 #[test]
-fn tool_of_a_subagent_names_its_parent() {
+fn subagent_tool_call_has_its_parent() {
     let tool = |parent: &str| {
         format!(
             r#"{{"type":"assistant","message":{{"content":[{{"type":"tool_use","id":"2","name":"Bash","input":{{}}}}]}},"parent_tool_use_id":{parent}}}"#
@@ -298,7 +298,7 @@ fn tool_of_a_subagent_names_its_parent() {
 }
 
 #[test]
-fn strings_of_any_length_are_kept_only_as_far_as_is_promised() {
+fn stored_strings_are_bounded() {
     let limits = ParseLimits { line_bytes: 3 << 20, text_bytes: 64 };
     let long = "é".repeat(1 << 20);
     let denials: Vec<String> = (0..200)
@@ -341,7 +341,7 @@ fn strings_of_any_length_are_kept_only_as_far_as_is_promised() {
         for line in lines {
             parser.feed(line.as_bytes(), &mut |_| {});
             parser.feed(b"\n", &mut |_| {});
-            // Without the one line that is pending.
+            // Without the pending line.
             assert!(parser.held_bytes() <= limits.line_bytes + (1 << 20), "{kind}: {}", parser.held_bytes());
         }
         assert!(format!("{:?}", parser.summary()).len() < 2 << 20, "{kind}");
@@ -349,7 +349,7 @@ fn strings_of_any_length_are_kept_only_as_far_as_is_promised() {
 }
 
 #[test]
-fn what_is_held_counts_everything_that_is_kept() {
+fn held_bytes_counts_all_stored_data() {
     let mut parser = Parser::new(AgentKind::Claude, ParseLimits::default());
     let before = parser.held_bytes();
     let answer = format!(r#"["{}"]"#, "x".repeat(100_000));
@@ -360,7 +360,7 @@ fn what_is_held_counts_everything_that_is_kept() {
 }
 
 #[test]
-fn a_message_of_nothing_but_small_blocks_is_not_read() {
+fn message_with_too_many_blocks_is_skipped() {
     let blocks = vec![r#"{"type":"text","text":""}"#; 10_001].join(",");
     let line = format!(r#"{{"type":"assistant","message":{{"content":[{blocks}]}}}}"#);
     let (events, _) = read(AgentKind::Claude, &[line.as_bytes()], ParseLimits::default());

@@ -1,4 +1,4 @@
-//! Calls of several runs: when they go on, and what the runs come to together.
+//! Calls with several runs: the decision to resume, and the combined outcome.
 
 use std::time::Duration;
 
@@ -65,14 +65,14 @@ fn kind(outcome: &Outcome) -> &FailureKind {
 }
 
 #[test]
-fn a_call_that_is_done_takes_one_run_and_is_told_as_it_was() {
+fn completed_call_takes_one_run() {
     let mut sequence = RunSequence::new(spec(), 5);
     assert_eq!(*sequence.spec(), spec());
     assert_eq!(sequence.next(done("all")), SequenceStep::Done(done("all")));
 }
 
 #[test]
-fn what_is_out_of_turns_goes_on_in_its_session_and_adds_up() {
+fn max_turns_resumes_session_and_sums_usage() {
     let mut sequence = RunSequence::new(CallSpec { session: SessionChoice::ContinueLatest, ..spec() }, 5);
     assert_eq!(wait(&sequence.next(out_of_turns("one"))), 2);
     assert_eq!(sequence.spec().prompt, CONTINUE_PROMPT);
@@ -92,7 +92,7 @@ fn what_is_out_of_turns_goes_on_in_its_session_and_adds_up() {
 }
 
 #[test]
-fn everything_else_that_was_asked_stays_as_it_was() {
+fn resume_keeps_other_call_options() {
     let asked = CallSpec {
         model: Some("opus".to_owned()),
         system_prompt: Some("You tidy.".to_owned()),
@@ -113,7 +113,7 @@ fn everything_else_that_was_asked_stays_as_it_was() {
 }
 
 #[test]
-fn a_turn_limit_of_the_caller_is_never_gone_beyond() {
+fn caller_turn_limit_is_never_exceeded() {
     let mut sequence = RunSequence::new(CallSpec { max_turns: Some(3), ..spec() }, 5).with_turns_per_run(25);
     assert_eq!(sequence.spec().max_turns, Some(3));
     let outcome = end(sequence.next(out_of_turns("so far")));
@@ -121,22 +121,22 @@ fn a_turn_limit_of_the_caller_is_never_gone_beyond() {
 }
 
 #[test]
-fn without_a_session_nothing_goes_on() {
+fn call_without_session_is_not_resumed() {
     let without = Outcome { session: None, ..out_of_turns("one") };
     assert_eq!(RunSequence::new(spec(), 5).next(without.clone()), SequenceStep::Done(without));
 }
 
 #[test]
-fn a_named_agent_goes_on_in_the_session_that_keeps_it() {
+fn named_agent_resumes_through_its_session() {
     let agent_name = Some("reviewer".parse().unwrap());
     let mut sequence = RunSequence::new(CallSpec { agent_name, tools: ToolChoice::None, ..spec() }, 5);
     sequence.next(out_of_turns("one"));
-    // Named again together with a session it would be refused.
+    // Passed again with a session, it would be rejected.
     assert_eq!((&sequence.spec().agent_name, &sequence.spec().tools), (&None, &ToolChoice::Full));
 }
 
 #[test]
-fn the_budget_of_the_call_is_the_budget_of_all_its_runs() {
+fn budget_covers_all_runs() {
     let mut sequence = RunSequence::new(CallSpec { max_budget_usd: Some(0.5), ..spec() }, 5);
     sequence.next(out_of_turns("one"));
     assert_eq!(sequence.spec().max_budget_usd, Some(0.25), "a run costs a quarter");
@@ -145,7 +145,7 @@ fn the_budget_of_the_call_is_the_budget_of_all_its_runs() {
 }
 
 #[test]
-fn no_other_failure_is_resumed() {
+fn only_max_turns_is_resumed() {
     for kind in [
         FailureKind::MaxBudget,
         FailureKind::Auth,
@@ -160,7 +160,7 @@ fn no_other_failure_is_resumed() {
 }
 
 #[test]
-fn at_the_limit_the_failure_stays_max_turns_and_the_text_is_kept() {
+fn last_resume_fails_with_max_turns() {
     let mut sequence = RunSequence::new(spec(), 5);
     let waits: Vec<_> = (0..5).map(|run| wait(&sequence.next(out_of_turns(&run.to_string())))).collect();
     assert_eq!(waits, [2, 4, 8, 16, 32]);
@@ -172,7 +172,7 @@ fn at_the_limit_the_failure_stays_max_turns_and_the_text_is_kept() {
 }
 
 #[test]
-fn new_session_ids_are_followed() {
+fn resume_follows_new_session_id() {
     let mut sequence = RunSequence::new(spec(), 5);
     sequence.next(out_of_turns("one"));
     sequence.next(Outcome { session: Some("session-2".parse().unwrap()), ..out_of_turns("two") });
@@ -183,7 +183,7 @@ fn new_session_ids_are_followed() {
 }
 
 #[test]
-fn a_session_that_is_not_found_any_more_is_not_told_as_one_to_resume() {
+fn lost_session_is_not_offered_for_resume() {
     let mut sequence = RunSequence::new(spec(), 5);
     sequence.next(out_of_turns("one"));
     let lost = Outcome { session: None, ..failed(FailureKind::SessionNotFound, "") };
@@ -191,7 +191,7 @@ fn a_session_that_is_not_found_any_more_is_not_told_as_one_to_resume() {
 }
 
 #[test]
-fn refusals_of_all_runs_are_listed_and_decide_nothing() {
+fn refusals_of_all_runs_are_merged() {
     let denial = |tool: &str| PermissionDenial { tool: tool.to_owned(), tool_use_id: None, detail: None };
     let refusal =
         |kind, subject: &str, count| RefusedAction { count, ..RefusedAction::new(kind, subject, None) };
@@ -215,7 +215,7 @@ fn refusals_of_all_runs_are_listed_and_decide_nothing() {
 }
 
 #[test]
-fn background_task_killed_in_an_earlier_run_makes_the_call_incomplete() {
+fn task_killed_in_earlier_run_makes_call_incomplete() {
     let task = |status| BackgroundTask { description: "the build".to_owned(), status };
     for (status, incomplete) in [(BackgroundStatus::Killed, true), (BackgroundStatus::Failed, false)] {
         let mut sequence = RunSequence::new(spec(), 5);
@@ -227,7 +227,7 @@ fn background_task_killed_in_an_earlier_run_makes_the_call_incomplete() {
 }
 
 #[test]
-fn the_time_of_the_call_is_the_time_of_all_its_runs_and_waits() {
+fn time_limit_covers_all_runs_and_backoffs() {
     let limits = Limits { wall: Some(Duration::from_secs(10)), ..Limits::default() };
     let mut sequence = RunSequence::new(CallSpec { limits, ..spec() }, 5);
     sequence.next(Outcome { duration_ms: 3000, ..out_of_turns("one") });
@@ -242,7 +242,7 @@ fn the_time_of_the_call_is_the_time_of_all_its_runs_and_waits() {
 }
 
 #[test]
-fn the_counters_of_the_session_are_handed_to_the_next_run() {
+fn next_run_gets_session_totals() {
     let totals = Totals { usage: None, cost_usd: Some(0.75) };
     let mut sequence = RunSequence::new(spec(), 5);
     assert_eq!(sequence.totals_before(), None);
@@ -260,7 +260,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
                 _ => out_of_turns(&text),
             };
             let session = session.map(|id| id.parse().unwrap());
-            // Quarters add up without a rounding.
+            // Quarters add up without rounding errors.
             let cost_usd = quarters.map(|quarters| f64::from(quarters) / 4.0);
             Outcome { session, duration_ms, turns, cost_usd, ..outcome }
         },
@@ -269,7 +269,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
 
 proptest! {
     #[test]
-    fn runs_add_up_also_when_the_relay_is_written_down_in_between(
+    fn outcomes_add_up_across_serialization(
         runs in proptest::collection::vec(any_outcome(), 1..9),
         limit in 0_u32..7,
     ) {
@@ -296,7 +296,7 @@ proptest! {
 }
 
 #[test]
-fn a_pause_is_no_resume_and_ends_with_the_time_of_the_call() {
+fn pause_does_not_count_as_resume() {
     let limits = Limits { wall: Some(Duration::from_secs(100)), ..Limits::default() };
     let mut sequence = RunSequence::new(CallSpec { limits, ..spec() }, 0);
     let limited = || failed(FailureKind::RateLimit { retry_after: None }, "so far");
@@ -309,7 +309,7 @@ fn a_pause_is_no_resume_and_ends_with_the_time_of_the_call() {
 }
 
 #[test]
-fn what_paused_before_it_had_a_session_is_asked_again() {
+fn pause_without_session_repeats_the_prompt() {
     let mut sequence = RunSequence::new(spec(), 5);
     let limited = Outcome { session: None, ..failed(FailureKind::RateLimit { retry_after: None }, "") };
     assert_eq!(wait(&sequence.next_after_pause(limited, Duration::from_secs(1))), 1);

@@ -1,4 +1,4 @@
-//! Every recorded stream of the real programs, to its events and its outcome, as snapshots.
+//! Recorded streams of the real programs with their events and outcomes, as snapshots.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -27,7 +27,7 @@ fn name(path: &Path) -> &str {
     path.file_name().unwrap().to_str().unwrap()
 }
 
-/// What a recording's arguments asked for.
+/// The options in the arguments of a recording.
 struct Asked {
     session: ExpectedSession,
     has_schema: bool,
@@ -62,7 +62,7 @@ fn asked(folder: &Path) -> Asked {
 fn report(folder: &Path, output_bytes: u64) -> RunReport {
     let code = fs::read_to_string(folder.join("exit")).unwrap().trim().parse().unwrap();
     let end = match name(folder) {
-        // The recorder ended what hung, as a supervisor does after a silence.
+        // The recorder killed a hanging agent, as a supervisor does after the idle timeout.
         name if name.starts_with("hang") => End::Deadline { which: Deadline::Idle },
         "background-terminated" => End::Stopped,
         _ => End::Exited,
@@ -75,7 +75,7 @@ fn report(folder: &Path, output_bytes: u64) -> RunReport {
         output_bytes,
         error_bytes: 0,
         usage: TreeUsage::default(),
-        // Gemini leaves its background command behind, and says nothing of its end.
+        // Gemini leaves its background command running and does not report its exit.
         descendants_ended: u32::from(name(folder) == "background-shell"),
         tree: TreeEnd::ProvenEmpty,
         sandbox: None,
@@ -97,12 +97,12 @@ fn judged(agent: AgentKind, summary: &Summary, report: &RunReport, stderr: &str,
         session: &asked.session,
         model: asked.model.as_deref(),
         has_schema: asked.has_schema,
-        before: None,
+        totals_before: None,
     })
 }
 
 #[test]
-fn every_recording_reads_as_it_did() {
+fn recorded_streams_match_snapshots() {
     let recordings = recordings();
     assert!(recordings.len() > 100, "{} recordings", recordings.len());
     for folder in recordings {
@@ -129,7 +129,7 @@ fn every_recording_reads_as_it_did() {
     }
 }
 
-/// Whether a line says outright that the run is done, read by another reader than the parser's.
+/// Returns whether a line explicitly reports success, with another parser than the one under test.
 fn says_success(agent: AgentKind, line: &[u8]) -> bool {
     let Ok(line) = serde_json::from_str::<serde_json::Value>(&String::from_utf8_lossy(line)) else {
         return false;
@@ -143,7 +143,7 @@ fn says_success(agent: AgentKind, line: &[u8]) -> bool {
     }
 }
 
-/// Streams that are a recording but for one damage. Where the last line is damaged byte by byte, every `step`th is.
+/// Returns copies of a recording with one damage each. In the last line every `step`th byte is damaged.
 fn damaged(stdout: &[u8], step: usize) -> Vec<Vec<u8>> {
     let lines: Vec<&[u8]> = stdout.split_inclusive(|byte| *byte == b'\n').collect();
     let mut streams = Vec::new();
@@ -177,10 +177,9 @@ fn damaged(stdout: &[u8], step: usize) -> Vec<Vec<u8>> {
     streams
 }
 
-/// A success needs a line that says so outright, whatever became of the others: where a run failed, no damage to its
-/// stream makes a success of it unless such a line is there.
+/// A success needs an explicit line: no damage to the stream of a failed run makes it a success without such a line.
 #[test]
-fn no_damage_makes_a_success_of_a_failure() {
+fn damaged_stream_never_turns_failure_into_success() {
     let (mut failures, mut tried) = (0, 0);
     for folder in recordings() {
         let agent: AgentKind = name(folder.parent().unwrap()).split('-').next().unwrap().parse().unwrap();
@@ -193,7 +192,7 @@ fn no_damage_makes_a_success_of_a_failure() {
             let summary = parser.finish(&mut |_| {});
             judged(agent, &summary, &report(&folder, stream.len() as u64), &stderr, &asked)
         };
-        // Those that succeeded are damaged as well: nothing may panic, and what is left may be no success unless it says so.
+        // Damage successful runs, too: nothing may panic, and the rest may not be a success without an explicit line.
         let failed = !outcome(&stdout).is_success();
         failures += usize::from(failed);
         for stream in damaged(&stdout, if failed { 31 } else { 211 }) {

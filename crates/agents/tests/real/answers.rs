@@ -1,4 +1,4 @@
-//! What comes back besides a text: an answer of a given shape, what a server that was passed in says, where it stops.
+//! Structured answers, MCP servers, streaming and turn limits.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,19 +8,19 @@ use model::{AgentEvent, AgentKind, CallSpec, FailureKind, SessionChoice, Session
 use model_api::{Block, Call, ModelApi, Script, Turn, Vendor};
 use serde_json::{Value, json};
 
-use crate::desk::Desk;
+use crate::harness::Harness;
 use crate::outside;
 use crate::pinned::Pinned;
 use crate::server;
 
 crate::scenarios! {
-    an_answer_keeps_to_its_schema, not for Gemini: "gemini has no output schema";
-    an_answer_beside_its_schema_is_invalid, not for Gemini: "gemini has no output schema";
-    a_server_that_is_passed_in_is_used, not for Gemini: "gemini takes servers from settings only";
-    who_is_watched_says_every_word_once_in_pieces_and_once_whole;
-    the_turns_stop_at_their_limit, not for Codex: "codex has no turn limit",
+    answer_matches_schema, not for Gemini: "gemini has no output schema";
+    answer_outside_schema_is_invalid, not for Gemini: "gemini has no output schema";
+    mcp_server_of_call_is_used, not for Gemini: "gemini takes servers from settings only";
+    watched_agent_streams_each_text_once;
+    turn_limit_stops_the_run, not for Codex: "codex has no turn limit",
         not for Gemini: "gemini has no turn limit per call";
-    what_it_cannot_do_is_refused_before_it_starts, not for Claude: "claude can do all of it";
+    unsupported_options_are_rejected_before_start, not for Claude: "claude can do all of it";
 }
 
 fn schema() -> Value {
@@ -32,9 +32,9 @@ fn schema() -> Value {
     })
 }
 
-fn an_answer_keeps_to_its_schema(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
-        // Claude's model answers by a tool that the CLI makes of the schema; codex's by its text.
+fn answer_matches_schema(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
+        // Claude's model answers with a tool that the CLI creates from the schema; codex's with its text.
         let shaped = Script::by(|request, _| match request.vendor {
             Some(Vendor::Anthropic) if !request.ends_with_tool_result() => {
                 Turn::tool("StructuredOutput", json!({"answer": "heron"}))
@@ -43,54 +43,54 @@ fn an_answer_keeps_to_its_schema(cli: &Pinned) {
             _ => Turn::text("The answer is heron."),
         });
         let api = ModelApi::start(shaped).await;
-        let spec = CallSpec { output_schema: Some(schema().to_string()), ..desk.spec("Which word?") };
-        let done = desk.ask(&api, &spec).await;
+        let spec = CallSpec { output_schema: Some(schema().to_string()), ..harness.spec("Which word?") };
+        let done = harness.ask(&api, &spec).await;
         let answer = done.succeeded().structured_output.as_deref().unwrap();
         assert_eq!(serde_json::from_str::<Value>(answer).unwrap(), json!({"answer": "heron"}));
         assert_eq!(schema_of(&api), schema(), "{done}");
     });
 }
 
-/// The schema as the model is told it.
+/// Returns the schema in the request to the model.
 fn schema_of(api: &ModelApi) -> Value {
     let body = api.turns()[0].body.clone();
     let tools = body["tools"].as_array().into_iter().flatten();
     let of_tool =
         tools.into_iter().find(|tool| tool["name"] == "StructuredOutput").map(|tool| &tool["input_schema"]);
     let mut told = of_tool.unwrap_or(&body["text"]["format"]["schema"]).clone();
-    // Claude adds which dialect it is.
+    // Claude adds the dialect.
     told.as_object_mut().map(|told| told.remove("$schema"));
     told
 }
 
-fn an_answer_beside_its_schema_is_invalid(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+fn answer_outside_schema_is_invalid(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         let api = ModelApi::start(Script::text("Not what was asked for.")).await;
-        let spec = CallSpec { output_schema: Some(schema().to_string()), ..desk.spec("Which word?") };
-        let done = desk.ask(&api, &spec).await;
+        let spec = CallSpec { output_schema: Some(schema().to_string()), ..harness.spec("Which word?") };
+        let done = harness.ask(&api, &spec).await;
         assert_eq!(*done.failed(), FailureKind::InvalidOutput, "{done}");
         assert_eq!(done.outcome.structured_output, None, "{done}");
         assert_eq!(done.outcome.text, "Not what was asked for.", "{done}");
     });
 }
 
-fn a_server_that_is_passed_in_is_used(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+fn mcp_server_of_call_is_used(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         let call =
             Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": "heron"}) };
         let api = ModelApi::start(Script::call_then_text(call, "It said heron.")).await;
-        let seen = desk.folder().join("seen-by-the-server");
-        let spec = CallSpec { mcp_servers: vec![server::echo(&seen)], ..desk.spec("Let it say heron.") };
-        let placed = desk.place(&api, &spec).await;
-        // Arguments are for every user of the machine to read; files of the run are not.
-        let arguments = outside::arguments_of_new(placed.agent()).await;
+        let seen = harness.folder().join("seen-by-the-server");
+        let spec = CallSpec { mcp_servers: vec![server::echo(&seen)], ..harness.spec("Let it say heron.") };
+        let started = harness.place(&api, &spec).await;
+        // Arguments are readable for every user of the machine; private files are not.
+        let arguments = outside::arguments_of_new(started.agent()).await;
         assert!(!arguments.iter().any(|word| word.contains(server::SECRET)));
-        if desk.kind() == AgentKind::Claude {
-            let config = placed.run.spool().private().join("mcp.json");
+        if harness.kind() == AgentKind::Claude {
+            let config = started.run.spool().private().join("mcp.json");
             assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o600);
             assert!(fs::read_to_string(&config).unwrap().contains(server::SECRET));
         }
-        let done = placed.end(None).await;
+        let done = started.end(None).await;
         assert_eq!(done.succeeded().text, "It said heron.", "{done}");
         let results = api.turns()[1].tool_results();
         assert!(results.iter().any(|result| result.contains("echo: heron")), "{results:?}\n{done}");
@@ -98,9 +98,9 @@ fn a_server_that_is_passed_in_is_used(cli: &Pinned) {
     });
 }
 
-fn who_is_watched_says_every_word_once_in_pieces_and_once_whole(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
-        // Not twice the same: gemini takes that for a loop.
+fn watched_agent_streams_each_text_once(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
+        // Two different texts: gemini takes a repetition for a loop.
         let long =
             (1..=20).map(|number| format!("There is heron {number} of them. ")).collect::<Vec<_>>().concat();
         let first =
@@ -113,7 +113,7 @@ fn who_is_watched_says_every_word_once_in_pieces_and_once_whole(cli: &Pinned) {
             }
         });
         let api = ModelApi::start(script).await;
-        let done = desk.ask(&api, &CallSpec { watched: true, ..desk.spec("Tell a story.") }).await;
+        let done = harness.ask(&api, &CallSpec { watched: true, ..harness.spec("Tell a story.") }).await;
         done.succeeded();
         let words = |wanted: TextPart| -> Vec<String> {
             let said = done.events.iter().filter_map(|event| match event {
@@ -126,61 +126,62 @@ fn who_is_watched_says_every_word_once_in_pieces_and_once_whole(cli: &Pinned) {
         };
         let (pieces, wholes) = (words(TextPart::Partial), words(TextPart::Whole));
         let told = [long.as_str(), "All of them flew away."];
-        match desk.kind() {
+        match harness.kind() {
             AgentKind::Codex => assert!(pieces.is_empty(), "{done}"),
             _ => assert!(pieces.len() > 2 && pieces.concat() == told.concat(), "{done}"),
         }
-        match desk.kind() {
+        match harness.kind() {
             AgentKind::Gemini => assert!(wholes.is_empty(), "{done}"),
             _ => assert_eq!(wholes, told, "{done}"),
         }
     });
 }
 
-fn the_turns_stop_at_their_limit(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+fn turn_limit_stops_the_run(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         let step = vec![
             Block::Text("One more step.".to_owned()),
             Block::Call(Call::Shell { command: "echo again".to_owned() }),
         ];
         let api = ModelApi::start(Script::always(Turn::blocks(step))).await;
-        let done = desk.ask(&api, &CallSpec { max_turns: Some(2), ..desk.spec("Go on for ever.") }).await;
+        let done =
+            harness.ask(&api, &CallSpec { max_turns: Some(2), ..harness.spec("Go on for ever.") }).await;
         assert_eq!(*done.failed(), FailureKind::MaxTurns, "{done}");
         assert_eq!((api.turns().len(), done.outcome.turns), (2, Some(2)), "{done}");
         assert_eq!(done.outcome.text, "One more step.", "{done}");
         assert_eq!(done.launch.session.known(), Some(&done.session()), "{done}");
-        // The session can be taken up again, as the hint says.
+        // The session can be resumed, as the hint suggests.
         let resumed = CallSpec {
             session: SessionChoice::Resume(done.session()),
             max_turns: Some(1),
-            ..desk.spec("Go on.")
+            ..harness.spec("Go on.")
         };
-        let again = desk.ask(&api, &resumed).await;
+        let again = harness.ask(&api, &resumed).await;
         assert_eq!((again.failed(), again.session()), (&FailureKind::MaxTurns, done.session()), "{again}");
     });
 }
 
-fn what_it_cannot_do_is_refused_before_it_starts(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+fn unsupported_options_are_rejected_before_start(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         let api = ModelApi::start(Script::text("Hello from the model.")).await;
-        let plain = || desk.spec("Say hello.");
+        let plain = || harness.spec("Say hello.");
         let fork = SessionChoice::Fork(SessionId::from(uuid::Uuid::new_v4()));
         let mut refused = vec![
             ("max_turns", CallSpec { max_turns: Some(2), ..plain() }),
             ("max_budget_usd", CallSpec { max_budget_usd: Some(1.0), ..plain() }),
         ];
-        refused.extend(match desk.kind() {
+        refused.extend(match harness.kind() {
             AgentKind::Codex => vec![("tools", CallSpec { tools: ToolChoice::None, ..plain() })],
             _ => vec![
                 ("session fork", CallSpec { session: fork, ..plain() }),
-                ("mcp_servers", CallSpec { mcp_servers: vec![server::echo(desk.folder())], ..plain() }),
+                ("mcp_servers", CallSpec { mcp_servers: vec![server::echo(harness.folder())], ..plain() }),
                 ("output_schema", CallSpec { output_schema: Some(schema().to_string()), ..plain() }),
                 ("append_system_prompt", CallSpec { append_system_prompt: Some("x".to_owned()), ..plain() }),
             ],
         });
         for (option, spec) in refused {
-            match desk.launch(&api, &spec, &desk.new_spool()) {
-                Err(LaunchError::CannotDo { option: named, .. }) => assert_eq!(named, option),
+            match harness.launch(&api, &spec, &harness.new_spool()) {
+                Err(LaunchError::Unsupported { option: named, .. }) => assert_eq!(named, option),
                 other => panic!("`{option}` is not refused: {other:?}"),
             }
         }

@@ -1,4 +1,4 @@
-//! Work that goes on after the tool call that started it has returned: waited for, or named as cut short.
+//! Background work that outlives its tool call: awaited, or reported as incomplete.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use model::{AgentKind, BackgroundStatus, Deadline, End, FailureKind, Limits};
 use model_api::{ModelApi, Script, Turn};
 use serde_json::json;
 
-use crate::desk::Desk;
+use crate::harness::Harness;
 use crate::pinned::Pinned;
 
 crate::scenarios! {
-    background_task_that_completes_is_part_of_the_answer,
+    completed_background_task_is_in_the_answer,
         not for Codex: "codex exits with its turn", not for Gemini: "gemini exits with its turn";
-    background_agent_that_completes_is_part_of_the_answer,
+    completed_background_agent_is_in_the_answer,
         not for Codex: "codex exits with its turn", not for Gemini: "gemini exits with its turn";
     background_task_at_the_wall_limit_is_a_timeout,
         not for Codex: "codex exits with its turn", not for Gemini: "gemini exits with its turn";
-    background_command_that_outlives_the_agent_is_incomplete;
+    background_command_outliving_agent_is_incomplete;
 }
 
 const BUG: &str = "The bug is in line 12.";
@@ -25,22 +25,22 @@ fn bash(command: &str) -> Turn {
     Turn::tool("Bash", json!({"command": command, "description": "the build", "run_in_background": true}))
 }
 
-fn background_task_that_completes_is_part_of_the_answer(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+fn completed_background_task_is_in_the_answer(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         let turns =
             vec![bash("sleep 2; echo done > built"), Turn::text(BUG), Turn::text("The build is done.")];
         let api = ModelApi::start(Script::turns(turns)).await;
-        let done = desk.ask(&api, &desk.spec("Build it.")).await;
+        let done = harness.ask(&api, &harness.spec("Build it.")).await;
         let outcome = done.succeeded();
         assert_eq!(outcome.text, format!("{BUG}\n\nThe build is done."), "{done}");
-        assert!(desk.has_file("built"), "{done}");
+        assert!(harness.has_file("built"), "{done}");
         assert_eq!((outcome.turns, outcome.background.len()), (Some(3), 0), "{done}");
         assert_eq!(outcome.usage.map(|usage| (usage.input, usage.output)), Some((300, 60)), "{done}");
     });
 }
 
-fn background_agent_that_completes_is_part_of_the_answer(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+fn completed_background_agent_is_in_the_answer(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         let input = json!({
             "description": "the search", "prompt": "Search the sources.", "subagent_type": "general-purpose",
             "run_in_background": true,
@@ -56,7 +56,7 @@ fn background_agent_that_completes_is_part_of_the_answer(cli: &Pinned) {
             }
         }))
         .await;
-        let done = desk.ask(&api, &desk.spec("Build it.")).await;
+        let done = harness.ask(&api, &harness.spec("Build it.")).await;
         let outcome = done.succeeded();
         assert!(outcome.text.starts_with(BUG) && !outcome.text.contains("Found"), "{done}");
         assert!(outcome.usage.is_some_and(|usage| usage.input >= 300), "{done}");
@@ -64,15 +64,15 @@ fn background_agent_that_completes_is_part_of_the_answer(cli: &Pinned) {
     });
 }
 
-/// 2.1.197 gives up on its task sooner than that, and says so itself.
+/// 2.1.197 abandons its task sooner and reports it.
 fn background_task_at_the_wall_limit_is_a_timeout(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+    Harness::play(cli, async |harness| {
         let turns = vec![bash("sleep 60; echo done > built"), Turn::text(BUG), Turn::text("It was stopped.")];
         let api = ModelApi::start(Script::turns(turns)).await;
-        let mut spec = desk.spec("Build it.");
+        let mut spec = harness.spec("Build it.");
         let wall = Some(Duration::from_secs(12));
         spec.limits = Limits { wall, ..spec.limits };
-        let done = desk.ask(&api, &spec).await;
+        let done = harness.ask(&api, &spec).await;
         let wall = FailureKind::Deadline { which: Deadline::Wall };
         let expected = if done.report.end == End::Exited { FailureKind::Incomplete } else { wall };
         assert_eq!(*done.failed(), expected, "{done}");
@@ -84,27 +84,27 @@ fn background_task_at_the_wall_limit_is_a_timeout(cli: &Pinned) {
             ("the build", BackgroundStatus::Stopped),
             "{done}"
         );
-        assert!(!desk.has_file("built") && done.outcome.session.is_some(), "{done}");
+        assert!(!harness.has_file("built") && done.outcome.session.is_some(), "{done}");
     });
 }
 
-fn background_command_that_outlives_the_agent_is_incomplete(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+fn background_command_outliving_agent_is_incomplete(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         let command = "sleep 60; echo done > built";
-        let start = match desk.kind() {
+        let start = match harness.kind() {
             AgentKind::Claude => bash(command),
             AgentKind::Codex => Turn::tool("exec_command", json!({"cmd": command, "yield_time_ms": 300})),
             _ => Turn::tool("run_shell_command", json!({"command": command, "is_background": true})),
         };
         let api = ModelApi::start(Script::turns(vec![start, Turn::text(BUG), Turn::text(BUG)])).await;
-        let mut spec = desk.spec("Build it.");
-        // Newer versions of claude wait for it: a limit ends them.
+        let mut spec = harness.spec("Build it.");
+        // Newer versions of claude wait for it until a limit stops them.
         spec.limits.wall = Some(Duration::from_secs(15));
-        let done = desk.ask(&api, &spec).await;
+        let done = harness.ask(&api, &spec).await;
         assert!(!done.outcome.is_success(), "{done}");
         assert_eq!(done.outcome.background.len(), 1, "{done}");
         assert!(
-            done.outcome.background[0].description.contains(if desk.kind() == AgentKind::Claude {
+            done.outcome.background[0].description.contains(if harness.kind() == AgentKind::Claude {
                 "build"
             } else {
                 command

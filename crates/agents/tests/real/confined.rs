@@ -1,6 +1,6 @@
-//! The real programs in a sandbox: they work in it as they do without, and what a workspace plants comes to nothing.
+//! The real programs in a sandbox: they work as without one, and traps in a workspace have no effect.
 //!
-//! Skipped aloud on a machine where nothing can be confined.
+//! Skipped with a message on a machine without sandbox mechanisms.
 
 use std::fs;
 
@@ -11,24 +11,24 @@ use model::{
 use model_api::{Call, ModelApi, Script, Turn};
 use serde_json::json;
 
-use crate::desk::Desk;
+use crate::harness::Harness;
 use crate::pinned::Pinned;
 use crate::server;
 use crate::story::Done;
 
 crate::scenarios! {
-    in_a_sandbox_a_session_is_begun_and_taken_up_again;
-    in_a_sandbox_tools_write_the_workspace_and_nothing_else;
+    session_resumes_in_sandbox;
+    sandboxed_tools_write_only_workspace;
     default_call_works_in_either_tier;
-    in_a_sandbox_a_refused_write_is_named;
-    in_a_sandbox_a_server_is_used, not for Gemini: "gemini takes no servers of a call";
-    under_the_policy_observe_no_tool_writes_anything;
-    in_a_network_of_named_hosts_an_agent_reaches_its_own_api_and_nobody_else;
-    with_a_state_folder_of_its_own_an_agent_has_the_login_and_nothing_else_of_the_user;
-    a_hostile_workspace_gets_no_key_and_runs_nothing;
+    refused_write_in_sandbox_is_reported;
+    mcp_server_works_in_sandbox, not for Gemini: "gemini takes no servers of a call";
+    observe_policy_blocks_all_writes;
+    listed_hosts_allow_only_own_api;
+    private_state_exposes_only_the_login;
+    hostile_workspace_runs_nothing;
 }
 
-/// Whether this machine can confine; says so when it cannot.
+/// Returns whether this machine can sandbox agents. Prints a message if it cannot.
 pub fn can_confine() -> bool {
     let there = std::path::Path::new("/usr/bin/bwrap").exists();
     let made = || {
@@ -57,25 +57,25 @@ fn was_confined(done: &Done) {
     assert!(confined.proof.is_some(), "{done}");
 }
 
-/// As root too, where claude runs only if it is told of a sandbox, and with the home below a directory for temporary files.
+/// As root, claude needs the variable for sandboxes. The home directory is below a temporary directory.
 fn default_call_works_in_either_tier(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+    Harness::play(cli, async |harness| {
         for namespaces in [true, false] {
             let name = if namespaces { "by-namespaces" } else { "by-rules" };
-            let written = desk.workspace().join(name);
-            let cached = desk.folder().join("caches/workspace/cargo").join(name);
+            let written = harness.workspace().join(name);
+            let cached = harness.folder().join("caches/workspace/cargo").join(name);
             let command = format!(
                 "echo x > $TMPDIR/{name} && cp $TMPDIR/{name} $CARGO_HOME && cp $TMPDIR/{name} {}",
                 written.display()
             );
             let api = ModelApi::start(Script::call_then_text(Call::Shell { command }, "Done.")).await;
-            let spec = CallSpec { policy: CallPolicy::default(), ..desk.spec("Write a file.") };
-            let placed = desk.place_with(&api, &spec, |plan| {
+            let spec = CallSpec { policy: CallPolicy::default(), ..harness.spec("Write a file.") };
+            let started = harness.place_with(&api, &spec, |plan| {
                 if let Policy::Confined(confinement) = &mut plan.policy {
                     confinement.namespaces = namespaces;
                 }
             });
-            let done = placed.await.end(None).await;
+            let done = started.await.end(None).await;
             assert_eq!(done.succeeded().text, "Done.", "{name}: {done}");
             assert!(written.exists() && cached.exists(), "{name}: {done}");
             was_confined(&done);
@@ -83,17 +83,17 @@ fn default_call_works_in_either_tier(cli: &Pinned) {
     });
 }
 
-fn in_a_sandbox_a_session_is_begun_and_taken_up_again(cli: &Pinned) {
+fn session_resumes_in_sandbox(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
+    Harness::play(cli, async |harness| {
         let api = ModelApi::start(Script::text("Hello from the model.")).await;
-        let first = desk.ask(&api, &workspace(desk.spec("The word is heron."))).await;
+        let first = harness.ask(&api, &workspace(harness.spec("The word is heron."))).await;
         assert_eq!(first.succeeded().text, "Hello from the model.", "{first}");
         was_confined(&first);
         let session = SessionChoice::Resume(first.session());
-        let second = desk.ask(&api, &CallSpec { session, ..workspace(desk.spec("Which word?")) }).await;
+        let second = harness.ask(&api, &CallSpec { session, ..workspace(harness.spec("Which word?")) }).await;
         assert_eq!(second.succeeded().session, first.outcome.session, "{second}");
         let turns = api.turns();
         let last = turns.last().unwrap();
@@ -102,36 +102,36 @@ fn in_a_sandbox_a_session_is_begun_and_taken_up_again(cli: &Pinned) {
     });
 }
 
-fn in_a_sandbox_tools_write_the_workspace_and_nothing_else(cli: &Pinned) {
+fn sandboxed_tools_write_only_workspace(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
-        let outside = desk.folder().join("outside");
+    Harness::play(cli, async |harness| {
+        let outside = harness.folder().join("outside");
         fs::create_dir(&outside).unwrap();
         let command = format!(
             "echo heron > inside; echo heron > {0}/file; mkdir -p .git/hooks; echo x > .git/hooks/post-checkout; echo x > .envrc; ls",
             outside.display()
         );
         let api = ModelApi::start(Script::call_then_text(Call::Shell { command }, "Done.")).await;
-        let done = desk.ask(&api, &workspace(desk.spec("Write the word."))).await;
+        let done = harness.ask(&api, &workspace(harness.spec("Write the word."))).await;
         assert_eq!(done.succeeded().text, "Done.", "{done}");
-        assert_eq!(fs::read_to_string(desk.workspace().join("inside")).unwrap(), "heron\n", "{done}");
+        assert_eq!(fs::read_to_string(harness.workspace().join("inside")).unwrap(), "heron\n", "{done}");
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{done}");
-        assert!(!desk.has_file(".git/hooks/post-checkout") && !desk.has_file(".envrc"), "{done}");
+        assert!(!harness.has_file(".git/hooks/post-checkout") && !harness.has_file(".envrc"), "{done}");
     });
 }
 
-fn in_a_sandbox_a_refused_write_is_named(cli: &Pinned) {
+fn refused_write_in_sandbox_is_reported(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
-        // Temporary directories of the sandbox are its own: only elsewhere is a write refused.
+    Harness::play(cli, async |harness| {
+        // The sandbox has private temporary directories; a write is rejected only elsewhere.
         let path = "/etc/switchboard-refused-write";
         let command = format!("echo heron > {path}");
         let api = ModelApi::start(Script::call_then_text(Call::Shell { command }, "I could not.")).await;
-        let done = desk.ask(&api, &workspace(desk.spec("Write the word."))).await;
+        let done = harness.ask(&api, &workspace(harness.spec("Write the word."))).await;
         let refused = &done.succeeded().refusals;
         let [RefusedAction { kind: RefusedKind::Write, subject, count: 1, .. }] = refused.as_slice() else {
             panic!("{done}")
@@ -140,60 +140,63 @@ fn in_a_sandbox_a_refused_write_is_named(cli: &Pinned) {
     });
 }
 
-fn in_a_sandbox_a_server_is_used(cli: &Pinned) {
+fn mcp_server_works_in_sandbox(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
+    Harness::play(cli, async |harness| {
         let call =
             Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": "heron"}) };
         let api = ModelApi::start(Script::call_then_text(call, "It said heron.")).await;
-        let seen = desk.workspace().join("seen-by-the-server");
-        let spec =
-            CallSpec { mcp_servers: vec![server::echo(&seen)], ..workspace(desk.spec("Let it say heron.")) };
-        let done = desk.ask(&api, &spec).await;
+        let seen = harness.workspace().join("seen-by-the-server");
+        let spec = CallSpec {
+            mcp_servers: vec![server::echo(&seen)],
+            ..workspace(harness.spec("Let it say heron."))
+        };
+        let done = harness.ask(&api, &spec).await;
         assert_eq!(done.succeeded().text, "It said heron.", "{done}");
         assert_eq!(fs::read_to_string(&seen).unwrap(), server::SECRET, "{done}");
     });
 }
 
-fn under_the_policy_observe_no_tool_writes_anything(cli: &Pinned) {
+fn observe_policy_blocks_all_writes(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
+    Harness::play(cli, async |harness| {
         let turns =
             vec![Turn::shell("echo heron > by-shell; touch by-touch; echo $?"), Turn::text("I tried.")];
         let api = ModelApi::start(Script::turns(turns)).await;
-        let done = desk.ask(&api, &CallSpec { policy: Preset::Observe.into(), ..desk.spec("Write.") }).await;
+        let done =
+            harness.ask(&api, &CallSpec { policy: Preset::Observe.into(), ..harness.spec("Write.") }).await;
         assert_eq!(done.succeeded().text, "I tried.", "{done}");
         was_confined(&done);
-        assert_eq!(fs::read_dir(desk.workspace()).unwrap().count(), 0, "{done}");
+        assert_eq!(fs::read_dir(harness.workspace()).unwrap().count(), 0, "{done}");
     });
 }
 
-fn in_a_network_of_named_hosts_an_agent_reaches_its_own_api_and_nobody_else(cli: &Pinned) {
+fn listed_hosts_allow_only_own_api(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
+    Harness::play(cli, async |harness| {
         let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = other.local_addr().unwrap().port();
-        // Beside the proxy, and through it.
+        // Without the proxy, and through it.
         let command = format!(
             "bash -c 'echo x > /dev/tcp/127.0.0.1/{port}'; at=${{http_proxy#http://127.0.0.1:}}; \
              bash -c \"exec 3<>/dev/tcp/127.0.0.1/$at; printf \\\"CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\n\\r\\n\\\" >&3; head -1 <&3 > answer\""
         );
         let api = ModelApi::start(Script::call_then_text(Call::Shell { command }, "Done.")).await;
-        // Where codex finds its API stands in a file of its own, which only the user knows.
-        let listed = match desk.kind() {
+        // Codex reads its base URL from its own file, so the policy lists the host.
+        let listed = match harness.kind() {
             AgentKind::Codex => vec![api.url().trim_start_matches("http://").to_owned()],
             _ => Vec::new(),
         };
         let policy = CallPolicy { network: Network::Hosts(listed), ..Preset::Workspace.into() };
-        let done = desk.ask(&api, &CallSpec { policy, ..desk.spec("Reach out.") }).await;
+        let done = harness.ask(&api, &CallSpec { policy, ..harness.spec("Reach out.") }).await;
         assert_eq!(done.succeeded().text, "Done.", "{done}");
-        let answer = fs::read_to_string(desk.workspace().join("answer")).unwrap();
+        let answer = fs::read_to_string(harness.workspace().join("answer")).unwrap();
         assert_eq!(answer.trim(), "HTTP/1.1 403 Forbidden", "{done}");
         other.set_nonblocking(true).unwrap();
         assert!(other.accept().is_err(), "somebody who is not listed was reached: {done}");
@@ -202,52 +205,51 @@ fn in_a_network_of_named_hosts_an_agent_reaches_its_own_api_and_nobody_else(cli:
     });
 }
 
-/// What the user has set up, hooks and all, is not there; sessions are begun and taken up again without a trace of them in the
-/// user's own folder.
-fn with_a_state_folder_of_its_own_an_agent_has_the_login_and_nothing_else_of_the_user(cli: &Pinned) {
+/// The user's setup, hooks included, is absent; sessions are started and resumed without a trace in the user's directory.
+fn private_state_exposes_only_the_login(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
-        let (login, folder, settings) = match desk.kind() {
+    Harness::play(cli, async |harness| {
+        let (login, folder, settings) = match harness.kind() {
             AgentKind::Claude => (".credentials.json", ".claude", ".claude/settings.json"),
             AgentKind::Codex => ("auth.json", ".codex", ".codex/config.toml"),
             _ => ("oauth_creds.json", ".gemini", ".gemini/settings.json"),
         };
-        let home = desk.folder().join("home");
+        let home = harness.folder().join("home");
         fs::create_dir_all(home.join(folder)).unwrap();
         fs::write(home.join(folder).join(login), "{}").unwrap();
-        let mark = desk.workspace().join("mark");
+        let mark = harness.workspace().join("mark");
         let command = json!({"type": "command", "command": format!("/usr/bin/touch {}", mark.display())});
         let hooks = json!([{"matcher": "*", "hooks": [command]}]);
         let hooks =
             json!({"hooks": {"SessionStart": hooks, "UserPromptSubmit": hooks, "BeforeAgent": hooks}});
         let api = ModelApi::start(Script::text("Hello.")).await;
         let policy = CallPolicy { private_state: true, ..Preset::Workspace.into() };
-        let spec = |prompt: &str| CallSpec { policy: policy.clone(), ..desk.spec(prompt) };
-        let own = desk.folder().join("states").join(format!("{}-workspace", desk.kind()));
-        match desk.kind() {
+        let spec = |prompt: &str| CallSpec { policy: policy.clone(), ..harness.spec(prompt) };
+        let own = harness.folder().join("states").join(format!("{}-workspace", harness.kind()));
+        match harness.kind() {
             AgentKind::Claude => fs::write(home.join(settings), hooks.to_string()).unwrap(),
             AgentKind::Codex => {
-                // Where the API is stands in its configuration, so the operator has put one there.
-                desk.launch(&api, &spec("Never asked."), &desk.new_spool()).unwrap();
+                // The base URL is in the configuration, so the operator has put one there.
+                harness.launch(&api, &spec("Never asked."), &harness.new_spool()).unwrap();
                 fs::copy(home.join(settings), own.join("config.toml")).unwrap();
             }
             _ => {}
         }
         let before = names_below(&home.join(folder));
-        let first = desk.ask(&api, &spec("The word is heron.")).await;
+        let first = harness.ask(&api, &spec("The word is heron.")).await;
         assert_eq!(first.succeeded().text, "Hello.", "{first}");
         was_confined(&first);
         let session = SessionChoice::Resume(first.session());
-        let second = desk.ask(&api, &CallSpec { session, ..spec("Which word?") }).await;
+        let second = harness.ask(&api, &CallSpec { session, ..spec("Which word?") }).await;
         assert_eq!(second.succeeded().session, first.outcome.session, "{second}");
         assert!(api.turns().last().unwrap().body.to_string().contains("The word is heron."), "{second}");
         assert!(!mark.exists(), "a hook of the user ran: {second}");
-        let own = if desk.kind() == AgentKind::Gemini { own.join(folder) } else { own };
+        let own = if harness.kind() == AgentKind::Gemini { own.join(folder) } else { own };
         assert_eq!(fs::read_to_string(own.join(login)).unwrap(), "{}");
         let after = names_below(&home.join(folder));
-        // The scripted API writes gemini's settings anew for each call.
+        // The scripted API rewrites gemini's settings for each call.
         let is_new = |name: &&std::path::PathBuf| !before.contains(name) && !name.ends_with(settings);
         let added: Vec<_> = after.iter().filter(is_new).collect();
         assert!(added.is_empty(), "{added:?}");
@@ -259,15 +261,15 @@ fn names_below(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     entries.flat_map(|path| if path.is_dir() { names_below(&path) } else { vec![path] }).collect()
 }
 
-/// Everything that a repository can bring along: hooks, servers, variables, a file system monitor.
-fn a_hostile_workspace_gets_no_key_and_runs_nothing(cli: &Pinned) {
+/// Everything that a repository can contain: hooks, servers, variables, a file system monitor.
+fn hostile_workspace_runs_nothing(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
+    Harness::play(cli, async |harness| {
         let thief = ModelApi::start(Script::text("Stolen.")).await;
-        let work = desk.workspace();
-        // In the workspace, so that a command that runs inside can leave its mark.
+        let work = harness.workspace();
+        // In the workspace, so that a sandboxed command can leave its mark.
         let leave = |mark: &str| format!("/usr/bin/touch {}", work.join(mark).display());
         let plant = |path: &str, text: String| {
             fs::create_dir_all(work.join(path).parent().unwrap()).unwrap();
@@ -306,7 +308,7 @@ fn a_hostile_workspace_gets_no_key_and_runs_nothing(cli: &Pinned) {
         let config = fs::read_to_string(work.join(".git/config")).unwrap() + &monitor;
         fs::write(work.join(".git/config"), config).unwrap();
         let api = ModelApi::start(Script::text("Hello.")).await;
-        let done = desk.ask(&api, &workspace(desk.spec("Say hello."))).await;
+        let done = harness.ask(&api, &workspace(harness.spec("Say hello."))).await;
         assert_eq!(done.succeeded().text, "Hello.", "{done}");
         assert_eq!(thief.turns().len(), 0, "the key was sent to the workspace's own address: {done}");
         let marks = || -> Vec<String> {
@@ -315,11 +317,11 @@ fn a_hostile_workspace_gets_no_key_and_runs_nothing(cli: &Pinned) {
             names.filter(|name| name.starts_with("mark")).collect()
         };
         assert_eq!(marks(), [""; 0], "{done}");
-        // The traps are real: without a policy, and so with the workspace's settings, they spring. Codex trusts no folder by itself.
-        if desk.kind() != AgentKind::Codex {
-            let off = desk.ask(&api, &desk.spec("Say hello.")).await;
-            let key = desk.kind() != AgentKind::Claude || !thief.turns().is_empty();
-            // Gemini gives up at the first of them.
+        // Without a policy the traps work. Codex trusts no directory by default.
+        if harness.kind() != AgentKind::Codex {
+            let off = harness.ask(&api, &harness.spec("Say hello.")).await;
+            let key = harness.kind() != AgentKind::Claude || !thief.turns().is_empty();
+            // Gemini stops at the first of them.
             assert!(key && !marks().is_empty(), "{:?}: {off}", marks());
         }
     });

@@ -1,4 +1,4 @@
-//! What a confined agent has of the user's home directory.
+//! The view of a sandboxed agent on the home directory.
 
 use std::fs;
 use std::process::Command;
@@ -6,23 +6,23 @@ use std::process::Command;
 use model::{CallPolicy, CallSpec, Policy};
 use model_api::{ModelApi, Script, Turn};
 
-use crate::desk::Desk;
+use crate::harness::Harness;
 use crate::pinned::Pinned;
 
 crate::scenarios! {
-    user_commits_by_name_and_no_credential_is_seen, not for Gemini: "it gives git no settings of the user";
+    commit_has_user_identity_without_credentials, not for Gemini: "it gives git no settings of the user";
 }
 
-/// With namespaces and without. The home directory also has a token that no list of secrets would name.
-fn user_commits_by_name_and_no_credential_is_seen(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
-        let home = desk.folder().join("home");
+/// With and without namespaces. The home directory also contains a token that is on no list of secrets.
+fn commit_has_user_identity_without_credentials(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
+        let home = harness.folder().join("home");
         fs::create_dir_all(&home).unwrap();
         let config =
             "[user]\n\tname = Ana\n\temail = ana@example.com\n[credential]\n\thelper = secret-helper\n";
         fs::write(home.join(".gitconfig"), config).unwrap();
         fs::write(home.join(".some-token"), "secret-token").unwrap();
-        let git = Command::new("git").args(["init", "-q"]).current_dir(desk.workspace()).status();
+        let git = Command::new("git").args(["init", "-q"]).current_dir(harness.workspace()).status();
         assert!(git.unwrap().success());
         for namespaces in [true, false] {
             let command = format!(
@@ -31,15 +31,15 @@ fn user_commits_by_name_and_no_credential_is_seen(cli: &Pinned) {
                 home.display()
             );
             let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
-            let spec = CallSpec { policy: CallPolicy::default(), ..desk.spec("Commit.") };
-            let placed = desk.place_with(&api, &spec, |plan| {
+            let spec = CallSpec { policy: CallPolicy::default(), ..harness.spec("Commit.") };
+            let started = harness.place_with(&api, &spec, |plan| {
                 if let Policy::Confined(confinement) = &mut plan.policy {
                     confinement.namespaces = namespaces;
                 }
             });
-            let done = placed.await.end(None).await;
+            let done = started.await.end(None).await;
             assert_eq!(done.succeeded().text, "Done.", "{done}");
-            let seen = fs::read_to_string(desk.workspace().join("seen")).unwrap();
+            let seen = fs::read_to_string(harness.workspace().join("seen")).unwrap();
             assert!(seen.starts_with("Ana <ana@example.com>\n"), "namespaces {namespaces}: {seen}\n{done}");
             assert!(!seen.contains("secret"), "namespaces {namespaces}: {seen}");
         }

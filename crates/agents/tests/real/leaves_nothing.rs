@@ -1,5 +1,5 @@
-//! A default call in a real git repository, seen from outside before, during and after it: nothing is there that neither the user
-//! nor the agent has made.
+//! A default call in a real git repository, observed before, during and after it: no file appears that neither the user nor the
+//! agent has created.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,25 +13,25 @@ use model_api::{ModelApi, Script, Turn};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::confined::can_confine;
-use crate::desk::Desk;
+use crate::harness::Harness;
 use crate::outside;
 use crate::pinned::Pinned;
 use crate::story::Done;
 
 crate::scenarios! {
-    default_call_commits_its_own_file_and_nothing_else;
-    default_call_leaves_nothing_after_a_killed_supervisor;
+    default_call_commits_only_its_own_file;
+    killed_supervisor_leaves_no_files;
     created_settings_are_quarantined_and_reported;
-    call_in_a_subdirectory_commits;
-    tracked_settings_stay_as_they_are_in_a_commit, not for Gemini: "it does not see its settings in the workspace";
+    call_in_subdirectory_commits;
+    tracked_settings_are_unchanged_by_commit, not for Gemini: "it does not see its settings in the workspace";
 }
 
-/// Everything that can be seen of a repository from outside.
+/// A snapshot of a repository.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
-    /// Type and mode, size, hash of the content; of all but the repository's own directory.
+    /// Type, mode, size and hash of each file, except for `.git`.
     tree: BTreeMap<PathBuf, (u32, u64, u64)>,
-    /// The names in the repository's own directory, without those that git makes for every command.
+    /// The names in `.git`, without those that every git command creates.
     git: BTreeSet<PathBuf>,
     status: String,
     objects: BTreeSet<String>,
@@ -60,7 +60,7 @@ impl Seen {
         Self { tree, git, status, objects: objects.lines().map(str::to_owned).collect() }
     }
 
-    /// The names that are in another and not in this.
+    /// Returns the names that are only in the other snapshot.
     fn added_in(&self, other: &Self) -> Vec<PathBuf> {
         other.tree.keys().filter(|name| !self.tree.contains_key(*name)).cloned().collect()
     }
@@ -85,7 +85,7 @@ fn git_in(directory: &Path, args: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A repository with a commit and an ignored file.
+/// Creates a repository with a commit and an ignored file.
 fn make_repository(at: &Path) {
     git_in(at, "init -q -b main");
     fs::create_dir_all(at.join("web/src")).unwrap();
@@ -98,31 +98,31 @@ fn make_repository(at: &Path) {
     fs::write(at.join("ignored"), "by git").unwrap();
 }
 
-/// Plays a scenario in a repository, where agents can be confined.
-fn in_repository(cli: &Pinned, scenario: impl AsyncFnOnce(&Desk, &Path)) {
+/// Runs a scenario in a repository, if this machine can sandbox agents.
+fn in_repository(cli: &Pinned, scenario: impl AsyncFnOnce(&Harness, &Path)) {
     if can_confine() {
-        Desk::play(cli, async |desk| {
-            make_repository(&desk.workspace());
-            scenario(desk, &desk.workspace()).await;
+        Harness::play(cli, async |harness| {
+            make_repository(&harness.workspace());
+            scenario(harness, &harness.workspace()).await;
         });
     }
 }
 
-/// Places a call whose model runs one command, and waits for its success.
-async fn run_shell(desk: &Desk, spec: &CallSpec, command: &str) -> Done {
+/// Runs a call whose model runs one command, and expects success.
+async fn run_shell(harness: &Harness, spec: &CallSpec, command: &str) -> Done {
     let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
-    let done = desk.ask(&api, spec).await;
+    let done = harness.ask(&api, spec).await;
     assert_eq!(done.succeeded().text, "Done.", "{done}");
     done
 }
 
-fn spec(desk: &Desk, prompt: &str) -> CallSpec {
-    CallSpec { policy: CallPolicy::default(), ..desk.spec(prompt) }
+fn spec(harness: &Harness, prompt: &str) -> CallSpec {
+    CallSpec { policy: CallPolicy::default(), ..harness.spec(prompt) }
 }
 
-/// The agent's own state, without what the scripted API has written there.
-fn state_of(desk: &Desk) -> Vec<PathBuf> {
-    let (directory, ours): (_, &[&str]) = match desk.kind() {
+/// Returns the agent's state, without the files of the scripted API.
+fn state_of(harness: &Harness) -> Vec<PathBuf> {
+    let (directory, ours): (_, &[&str]) = match harness.kind() {
         AgentKind::Claude => (
             ".claude",
             &["settings.json", "settings.local.json", "CLAUDE.md", "agents", "commands", "hooks", "skills"],
@@ -130,7 +130,7 @@ fn state_of(desk: &Desk) -> Vec<PathBuf> {
         AgentKind::Codex => (".codex", &["hooks.json", "rules", "prompts"]),
         _ => (".gemini", &[".env", "commands", "extensions", "policies"]),
     };
-    let directory = desk.folder().join("home").join(directory);
+    let directory = harness.folder().join("home").join(directory);
     ours.iter().map(|name| directory.join(name)).filter(|path| path.exists()).collect()
 }
 
@@ -139,68 +139,68 @@ fn quarantined(report: &RunReport) -> Vec<PathBuf> {
     confined.quarantined.iter().map(|entry| entry.path.clone()).collect()
 }
 
-/// Makes a file, waits until it was looked at from outside, and commits.
+/// Creates a file, waits for the snapshot, and commits.
 const WORK: &str = "echo heron > own; touch .git/waiting; while [ -e .git/waiting ]; do sleep 0.05; done; \
                     git add -A && git -c user.name=a -c user.email=a@b commit -q -m own; echo committed $?";
 
-fn default_call_commits_its_own_file_and_nothing_else(cli: &Pinned) {
-    in_repository(cli, async |desk, work| {
+fn default_call_commits_only_its_own_file(cli: &Pinned) {
+    in_repository(cli, async |harness, work| {
         let before = Seen::of(work);
         let api = ModelApi::start(Script::turns(vec![Turn::shell(WORK), Turn::text("Done.")])).await;
-        let placed = desk.place(&api, &spec(desk, "Commit the word.")).await;
+        let started = harness.place(&api, &spec(harness, "Commit the word.")).await;
         let waiting = work.join(".git/waiting");
         outside::eventually("the agent has worked", || waiting.exists().then_some(())).await;
         let during = Seen::of(work);
         assert_eq!(before.added_in(&during), [Path::new("own")]);
         assert_eq!(during.git.difference(&before.git).collect::<Vec<_>>(), [Path::new(".git/waiting")]);
         assert_eq!((during.status.as_str(), &during.objects), ("?? own\n!! ignored\n", &before.objects));
-        assert_eq!(state_of(desk), Vec::<PathBuf>::new(), "during the run");
+        assert_eq!(state_of(harness), Vec::<PathBuf>::new(), "during the run");
         fs::remove_file(&waiting).unwrap();
-        let done = placed.end(None).await;
+        let done = started.end(None).await;
         assert_eq!(done.succeeded().text, "Done.", "{done}");
         let after = Seen::of(work);
         assert_eq!(before.added_in(&after), [Path::new("own")], "{done}");
         assert!(before.tree.iter().all(|(name, seen)| after.tree.get(name) == Some(seen)), "{done}");
         assert_eq!((&after.git, &after.status), (&before.git, &"!! ignored\n".to_owned()), "{done}");
         assert_eq!(git_in(work, "show --format=%s --name-status").trim(), "own\n\nA\town", "{done}");
-        // A commit, its tree, and the one file.
+        // A commit, its tree, and the file.
         assert_eq!(after.objects.difference(&before.objects).count(), 3, "{done}");
         assert_eq!(quarantined(&done.report), Vec::<PathBuf>::new(), "{done}");
-        assert_eq!(state_of(desk), Vec::<PathBuf>::new(), "{done}");
+        assert_eq!(state_of(harness), Vec::<PathBuf>::new(), "{done}");
     });
 }
 
-fn default_call_leaves_nothing_after_a_killed_supervisor(cli: &Pinned) {
-    in_repository(cli, async |desk, work| {
+fn killed_supervisor_leaves_no_files(cli: &Pinned) {
+    in_repository(cli, async |harness, work| {
         let before = Seen::of(work);
         let command = "echo heron > own; while :; do sleep 1; done";
         let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
-        let placed = desk.place(&api, &spec(desk, "Wait.")).await;
+        let started = harness.place(&api, &spec(harness, "Wait.")).await;
         outside::eventually("the agent works", || work.join("own").exists().then_some(())).await;
-        let supervisor = placed.run.spool().status().unwrap().unwrap().supervisor.pid;
+        let supervisor = started.run.spool().status().unwrap().unwrap().supervisor.pid;
         kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
-        let gone = || desk.processes().is_empty().then_some(());
+        let gone = || harness.processes().is_empty().then_some(());
         outside::eventually("everything is gone without a recovery", gone).await;
-        // Nothing of ours is there, whether or not anybody recovers the run.
+        // No leftovers, even without a recovery.
         for recovered in [false, true] {
             if recovered {
-                assert_eq!(placed.run.wait().await.unwrap().end, End::SupervisorLost);
+                assert_eq!(started.run.wait().await.unwrap().end, End::SupervisorLost);
             }
             let after = Seen::of(work);
             assert_eq!(before.added_in(&after), [Path::new("own")]);
             assert_eq!((&after.git, &after.objects), (&before.git, &before.objects));
             assert_eq!(after.status, "?? own\n!! ignored\n");
-            assert_eq!(state_of(desk), Vec::<PathBuf>::new());
+            assert_eq!(state_of(harness), Vec::<PathBuf>::new());
         }
     });
 }
 
 fn created_settings_are_quarantined_and_reported(cli: &Pinned) {
-    in_repository(cli, async |desk, work| {
+    in_repository(cli, async |harness, work| {
         let before = Seen::of(work);
         let command = "echo x > .envrc; mkdir -p .claude .vscode; echo '{}' > .claude/settings.json; \
                        echo '{}' > .vscode/launch.json; cat .vscode/launch.json; echo x > .git/commondir";
-        let done = run_shell(desk, &spec(desk, "Set it up."), command).await;
+        let done = run_shell(harness, &spec(harness, "Set it up."), command).await;
         assert_eq!(Seen::of(work), before, "{done}");
         let expected = [".git/commondir", ".claude", ".envrc", ".vscode"].map(|name| work.join(name));
         let found: BTreeSet<_> = quarantined(&done.report).into_iter().collect();
@@ -208,21 +208,22 @@ fn created_settings_are_quarantined_and_reported(cli: &Pinned) {
     });
 }
 
-fn call_in_a_subdirectory_commits(cli: &Pinned) {
-    in_repository(cli, async |desk, work| {
+fn call_in_subdirectory_commits(cli: &Pinned) {
+    in_repository(cli, async |harness, work| {
         let before = Seen::of(work);
         let command = "echo heron > own; git add -A && git -c user.name=a -c user.email=a@b commit -q -m own";
         let done =
-            run_shell(desk, &CallSpec { cwd: work.join("web"), ..spec(desk, "Commit.") }, command).await;
+            run_shell(harness, &CallSpec { cwd: work.join("web"), ..spec(harness, "Commit.") }, command)
+                .await;
         let after = Seen::of(work);
         assert_eq!(git_in(work, "show --format=%s --name-status").trim(), "own\n\nA\tweb/own", "{done}");
         assert_eq!((&after.git, &after.status), (&before.git, &"!! ignored\n".to_owned()), "{done}");
     });
 }
 
-/// Settings that the project has for every agent are neither obeyed nor changed, and a commit of everything does not delete them.
-fn tracked_settings_stay_as_they_are_in_a_commit(cli: &Pinned) {
-    in_repository(cli, async |desk, work| {
+/// Tracked settings of every agent are neither obeyed nor changed, and a commit of everything does not delete them.
+fn tracked_settings_are_unchanged_by_commit(cli: &Pinned) {
+    in_repository(cli, async |harness, work| {
         let settings = [
             ".claude/settings.json",
             ".codex/config.toml",
@@ -241,7 +242,7 @@ fn tracked_settings_stay_as_they_are_in_a_commit(cli: &Pinned) {
         let before = Seen::of(work);
         let command = "git status --porcelain > status; echo heron > own; git add -A && \
                        git -c user.name=a -c user.email=a@b commit -q -m own";
-        let done = run_shell(desk, &spec(desk, "Commit."), command).await;
+        let done = run_shell(harness, &spec(harness, "Commit."), command).await;
         let committed = git_in(work, "show --format=%s --name-status");
         assert_eq!(committed.trim(), "own\n\nA\town\nA\tstatus", "{done}");
         let after = Seen::of(work);

@@ -1,19 +1,19 @@
-//! Calls to the real CLIs, from the call to the outcome: what reached the model, what came back, what is left behind.
+//! Calls to the real CLIs, from the call to the outcome: the request to the model, the result, and the leftovers.
 //!
-//! Every scenario is a trial for every pinned CLI (`scripts/agents-install`). The model is a scripted API on loopback, so
-//! nothing leaves the machine and no account is spent; all else is real: the look at the installed program, the launch,
-//! the supervisor, the process, its stream, the judgement. This binary is its own supervisor and its own MCP server.
+//! Every scenario is a trial for every pinned CLI (`scripts/agents-install`). The model is a scripted API on loopback, so nothing
+//! leaves the machine and no account is charged; everything else is real: probe, launch, supervisor, process, stream, judgment.
+//! This binary is its own supervisor and its own MCP server.
 //!
-//! What cannot be tried is listed as ignored with the reason in its name: a CLI that is not installed, and a scenario that
-//! a vendor has no means for (then `what_it_cannot_do_is_refused_before_it_starts` proves the refusal).
+//! A trial that cannot run is ignored, with the reason in its name: a CLI that is not installed, or a scenario that a vendor does
+//! not support (then `unsupported_options_are_rejected_before_start` proves the rejection).
 #![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
 
 mod answers;
 mod background;
 mod confined;
-mod desk;
 mod endings;
 mod failures;
+mod harness;
 mod home;
 mod leaves_nothing;
 mod loading;
@@ -35,25 +35,25 @@ use model::AgentKind;
 
 use pinned::Pinned;
 
-/// How many trials run at once, where nobody says otherwise: each is a CLI that takes a core to itself.
+/// The default number of concurrent trials: each CLI takes a core.
 const AT_ONCE: usize = 2;
 
-/// Something that must hold for every CLI.
+/// A property of every CLI.
 #[derive(Clone, Copy)]
-pub struct Scenario {
-    /// What must hold, as a sentence.
+pub struct AgentScenario {
+    /// The name.
     pub name: &'static str,
-    /// Plays it with one CLI.
+    /// Runs it with one CLI.
     pub play: fn(&Pinned),
-    /// The agents that have no means for it, and what they lack.
+    /// The agents that do not support it, and the missing feature.
     pub not_for: &'static [(AgentKind, &'static str)],
 }
 
-/// Names the functions of a module as scenarios. One that is not named is dead code, which the build refuses.
+/// Lists the functions of a module as scenarios. The compiler reports an unlisted one as dead code.
 #[macro_export]
 macro_rules! scenarios {
     ($($name:ident $(, not for $kind:ident: $lacks:literal)*;)*) => {
-        pub const SCENARIOS: &[$crate::Scenario] = &[$($crate::Scenario {
+        pub const SCENARIOS: &[$crate::AgentScenario] = &[$($crate::AgentScenario {
             name: stringify!($name),
             play: $name,
             not_for: &[$((model::AgentKind::$kind, $lacks)),*],
@@ -94,16 +94,16 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         home::SCENARIOS,
         refusals::SCENARIOS,
     ];
-    let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();
+    let scenarios: Vec<AgentScenario> = scenarios.into_iter().flatten().copied().collect();
     pinned.iter().flat_map(|cli| scenarios.iter().map(|scenario| trial(scenario, cli))).collect()
 }
 
-fn trial(scenario: &Scenario, cli: &Pinned) -> Trial {
+fn trial(scenario: &AgentScenario, cli: &Pinned) -> Trial {
     let name = format!("{cli}::{}", scenario.name);
     let lacks = scenario.not_for.iter().find(|(kind, _)| *kind == cli.kind).map(|(_, lacks)| *lacks);
     let missing = cli.installed.is_none().then_some(pinned::REMEDY);
     if let Some(reason) = lacks.or(missing) {
-        // Asked for by name all the same, it fails: it has proven nothing.
+        // Requested explicitly, it fails, because it proves nothing.
         return Trial::test(name, move || Err(reason.into())).with_kind(reason).with_ignored_flag(true);
     }
     let (play, cli) = (scenario.play, cli.clone());

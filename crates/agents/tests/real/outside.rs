@@ -1,28 +1,31 @@
-//! What the machine says about processes, whatever a supervisor or an agent says of itself.
+//! Reads processes from `/proc`, independently of the supervisor and the agent. Shared with the tests of `provider`.
 
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Long enough for a slow machine, short enough for a test that fails.
-const LONG: Duration = Duration::from_secs(30);
+/// The longest wait: long enough for a busy machine.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// The processes that belong to a folder: they stand in it, name it in a variable (as `HOME` does) or in an argument.
-pub fn processes_of(folder: &Path) -> Vec<i32> {
-    processes().filter(|&pid| pid.cast_unsigned() != std::process::id() && belongs_to(pid, folder)).collect()
+/// Returns the processes of a directory: it is their working directory, or a part of a variable (such as `HOME`) or argument.
+pub fn processes_of(directory: &Path) -> Vec<i32> {
+    processes()
+        .filter(|&pid| pid.cast_unsigned() != std::process::id() && belongs_to(pid, directory))
+        .collect()
 }
 
-fn belongs_to(pid: i32, folder: &Path) -> bool {
-    let needle = folder.as_os_str().as_encoded_bytes();
-    let names_it = |file: &str| {
+fn belongs_to(pid: i32, directory: &Path) -> bool {
+    let needle = directory.as_os_str().as_encoded_bytes();
+    let contains_it = |file: &str| {
         fs::read(format!("/proc/{pid}/{file}"))
             .is_ok_and(|bytes| bytes.windows(needle.len()).any(|window| window == needle))
     };
-    let stands_in_it = || fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
-    is_running(pid) && (stands_in_it() || names_it("cmdline") || names_it("environ"))
+    let works_in_it =
+        || fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(directory));
+    is_running(pid) && (works_in_it() || contains_it("cmdline") || contains_it("environ"))
 }
 
-/// The processes of a program that was given this argument.
+/// Returns the processes of a program with this argument.
 pub fn processes_with(program: &str, argument: &str) -> Vec<i32> {
     processes()
         .filter(|pid| {
@@ -33,39 +36,40 @@ pub fn processes_with(program: &str, argument: &str) -> Vec<i32> {
         .collect()
 }
 
-/// The arguments of a process that has just been started, its program first. In the middle of an `exec` it has none.
+/// Returns the arguments of a new process. During `exec` it has none.
 pub async fn arguments_of_new(pid: i32) -> Vec<String> {
-    eventually("a process without arguments", || Some(arguments(pid)).filter(|words| !words.is_empty())).await
+    eventually("a process without arguments", || Some(arguments(pid)).filter(|strings| !strings.is_empty()))
+        .await
 }
 
-/// The environment of a process that has just been started. In the middle of an `exec` it has none.
+/// Returns the environment of a new process. During `exec` it has none.
 pub async fn environment_of_new(pid: i32) -> Vec<String> {
-    eventually("a process without variables", || Some(environment(pid)).filter(|words| !words.is_empty()))
+    eventually("a process without variables", || Some(environment(pid)).filter(|strings| !strings.is_empty()))
         .await
 }
 
 fn arguments(pid: i32) -> Vec<String> {
-    words(pid, "cmdline")
+    strings(pid, "cmdline")
 }
 
-/// The environment that a process was started with.
+/// Returns the initial environment of a process.
 pub fn environment(pid: i32) -> Vec<String> {
-    words(pid, "environ")
+    strings(pid, "environ")
 }
 
-fn words(pid: i32, file: &str) -> Vec<String> {
+fn strings(pid: i32, file: &str) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    let strings = bytes.split(|byte| *byte == 0).filter(|text| !text.is_empty());
+    strings.map(|text| String::from_utf8_lossy(text).into_owned()).collect()
 }
 
-/// The session that a process belongs to.
+/// Returns the session id of a process.
 pub fn session_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
-/// Whether a process runs; a zombie does not.
+/// Returns whether a process runs. A zombie does not.
 pub fn is_running(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
@@ -77,14 +81,14 @@ fn processes() -> impl Iterator<Item = i32> {
     fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Waits for a thing that must come true soon, and hands it over.
-pub async fn eventually<T>(otherwise: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let patience = Instant::now() + LONG;
+/// Polls until there is a value, and returns it.
+pub async fn eventually<T>(otherwise: &str, mut find: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LONGEST_WAIT;
     loop {
-        if let Some(seen) = look() {
-            return seen;
+        if let Some(found) = find() {
+            return found;
         }
-        assert!(Instant::now() < patience, "{otherwise}");
+        assert!(Instant::now() < deadline, "{otherwise}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

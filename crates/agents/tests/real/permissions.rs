@@ -1,4 +1,4 @@
-//! What an agent may do, judged by what it has done: the workspace is looked at from outside, not its stream.
+//! Permissions of an agent, judged by the files in the workspace and not by its stream.
 
 use std::fs;
 use std::path::Path;
@@ -11,34 +11,34 @@ use model::{
 use model_api::{Call, ModelApi, Script, Turn};
 use serde_json::json;
 
-use crate::desk::{CANARY, Desk};
+use crate::harness::{CANARY, Harness};
 use crate::outside;
 use crate::pinned::Pinned;
 
 crate::scenarios! {
-    full_access_runs_what_the_model_asks_for;
-    policy_off_gives_all_permissions_of_the_user;
-    a_tool_that_is_not_allowed_is_denied;
-    command_that_the_agent_itself_rejects_is_a_refusal;
+    full_access_runs_every_command;
+    policy_off_grants_user_permissions;
+    unlisted_tool_is_denied;
+    command_rejected_by_agent_is_a_refusal;
     observing_changes_nothing;
-    a_hostile_workspace_runs_nothing_while_observing;
-    no_tools_means_none_is_offered, not for Codex: "codex cannot say which tools there are";
-    the_callers_secrets_stay_with_the_caller;
+    hostile_workspace_runs_nothing_in_observe_mode;
+    no_tools_offers_none_to_model, not for Codex: "codex cannot say which tools there are";
+    caller_secrets_are_not_inherited;
 }
 
-/// Also the proof that what observing keeps from happening would have happened.
-fn full_access_runs_what_the_model_asks_for(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
-        let api = ModelApi::start(Script::turns(ways_to_write(desk))).await;
-        let done = desk.ask(&api, &desk.spec("Write the word, however you can.")).await;
+/// Also proves that the actions blocked in observe mode would have worked.
+fn full_access_runs_every_command(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
+        let api = ModelApi::start(Script::turns(ways_to_write(harness))).await;
+        let done = harness.ask(&api, &harness.spec("Write the word, however you can.")).await;
         assert_eq!(done.outcome.text, "I tried.", "{done}");
-        let by_its_own_tool: &[&str] = match desk.kind() {
+        let by_its_own_tool: &[&str] = match harness.kind() {
             AgentKind::Claude => &["by-tool"],
             AgentKind::Codex => &["by-patch"],
             _ => &["by-tool", "after-the-plan", "after-the-plan-by-shell"],
         };
         for name in ["by-shell", "by-shell-later"].iter().chain(by_its_own_tool) {
-            let written = fs::read_to_string(desk.workspace().join(name)).unwrap_or_default();
+            let written = fs::read_to_string(harness.workspace().join(name)).unwrap_or_default();
             assert_eq!(written.trim(), "heron", "`{name}`: {done}");
         }
         assert!(api.turns()[1].tool_results()[0].contains("heron"), "{done}");
@@ -48,45 +48,45 @@ fn full_access_runs_what_the_model_asks_for(cli: &Pinned) {
     });
 }
 
-/// No sandbox of the agent's own is left, either.
-fn policy_off_gives_all_permissions_of_the_user(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+/// The agent's own sandbox is off, too.
+fn policy_off_grants_user_permissions(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         // Not below /tmp, which codex lets its commands write.
         let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let file = outside.path().join("made");
         let call = Call::Shell { command: format!("echo heron > {}", file.display()) };
         let api = ModelApi::start(Script::call_then_text(call, "Done.")).await;
-        let spec = CallSpec { policy: CallPolicy::off(), ..desk.spec("Write the word.") };
-        let done = desk.ask(&api, &spec).await;
+        let spec = CallSpec { policy: CallPolicy::off(), ..harness.spec("Write the word.") };
+        let done = harness.ask(&api, &spec).await;
         assert_eq!(fs::read_to_string(&file).unwrap_or_default().trim(), "heron", "{done}");
         done.succeeded();
     });
 }
 
-fn a_tool_that_is_not_allowed_is_denied(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+fn unlisted_tool_is_denied(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         let call = Call::Shell { command: "echo heron > made && cat made".to_owned() };
         let api = ModelApi::start(Script::call_then_text(call, "I was not allowed to.")).await;
-        let plain = desk.spec("Write the word.");
-        let spec = match desk.kind() {
+        let plain = harness.spec("Write the word.");
+        let spec = match harness.kind() {
             AgentKind::Claude => CallSpec { tools: ToolChoice::Only(vec!["Read".to_owned()]), ..plain },
             AgentKind::Gemini => CallSpec { tools: ToolChoice::Only(vec!["read_file".to_owned()]), ..plain },
-            // Its tools cannot be chosen; the sandbox is what denies.
+            // Its tools cannot be selected; the sandbox denies the write.
             _ => CallSpec { permission_mode: Some(PermissionMode::Plan), ..plain },
         };
-        let done = desk.ask(&api, &spec).await;
-        assert!(!desk.has_file("made"), "{done}");
+        let done = harness.ask(&api, &spec).await;
+        assert!(!harness.has_file("made"), "{done}");
         assert_eq!(done.report.exit, Some(Exit::Code(0)), "{done}");
         assert_eq!(done.outcome.text, "I was not allowed to.", "{done}");
         let results = api.turns()[1].tool_results();
-        if desk.kind() == AgentKind::Codex {
-            // Codex's stream has no word for it (`docs/agent-clis.md`), so the outcome has none either; its model is told.
+        if harness.kind() == AgentKind::Codex {
+            // Codex's stream does not report it (`docs/agent-clis.md`), so the outcome does not either; its model is informed.
             let refused =
                 |result: &String| result.contains("Read-only file system") || result.contains("denied");
             assert!(results.iter().any(refused), "{results:?}\n{done}");
         } else {
-            let tool = if desk.kind() == AgentKind::Claude { "Bash" } else { "run_shell_command" };
-            // The agent's own verdict decides; the refusal is listed.
+            let tool = if harness.kind() == AgentKind::Claude { "Bash" } else { "run_shell_command" };
+            // The agent's result decides; the refusal is listed.
             let outcome = done.succeeded();
             assert_eq!(outcome.permission_denials[0].tool, tool, "{done}");
             let RefusedAction { kind, subject, .. } = &outcome.refusals[0];
@@ -95,25 +95,25 @@ fn a_tool_that_is_not_allowed_is_denied(cli: &Pinned) {
     });
 }
 
-fn command_that_the_agent_itself_rejects_is_a_refusal(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
-        let (command, tool) = match desk.kind() {
+fn command_rejected_by_agent_is_a_refusal(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
+        let (command, tool) = match harness.kind() {
             AgentKind::Claude => ("echo heron > made", "Bash"),
             AgentKind::Codex => ("rm -rf made; echo heron > made", "command_execution"),
             _ => ("echo $(echo heron) > made", "run_shell_command"),
         };
         let call = Call::Shell { command: command.to_owned() };
         let api = ModelApi::start(Script::call_then_text(call, "I tried.")).await;
-        let mode = if desk.kind() == AgentKind::Claude { Mode::Observe } else { Mode::Execute };
-        let done = desk.ask(&api, &CallSpec { mode, ..desk.spec("Write the word.") }).await;
-        assert!(!desk.has_file("made"), "{done}");
+        let mode = if harness.kind() == AgentKind::Claude { Mode::Observe } else { Mode::Execute };
+        let done = harness.ask(&api, &CallSpec { mode, ..harness.spec("Write the word.") }).await;
+        assert!(!harness.has_file("made"), "{done}");
         let outcome = done.succeeded();
         let [RefusedAction { kind: RefusedKind::Tool, subject, detail: Some(_), count: 1, by_agent }] =
             outcome.refusals.as_slice()
         else {
             panic!("{done}")
         };
-        if desk.kind() == AgentKind::Claude {
+        if harness.kind() == AgentKind::Claude {
             // Denied by the permissions of the call.
             assert_eq!((subject.as_str(), *by_agent), (tool, false), "{done}");
         } else {
@@ -123,28 +123,28 @@ fn command_that_the_agent_itself_rejects_is_a_refusal(cli: &Pinned) {
 }
 
 fn observing_changes_nothing(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
-        let attempts = ways_to_write(desk);
+    Harness::play(cli, async |harness| {
+        let attempts = ways_to_write(harness);
         let tried = attempts.len();
         let api = ModelApi::start(Script::turns(attempts)).await;
-        let spec = CallSpec { mode: Mode::Observe, ..desk.spec("Write the word, however you can.") };
-        let done = desk.ask(&api, &spec).await;
-        // The model has tried all of it and was told every time.
+        let spec = CallSpec { mode: Mode::Observe, ..harness.spec("Write the word, however you can.") };
+        let done = harness.ask(&api, &spec).await;
+        // The model has tried everything and got an error each time.
         assert_eq!(api.turns().len(), tried, "{done}");
         assert_eq!(api.turns()[tried - 1].tool_results().len(), tried - 1, "{done}");
         assert_eq!(done.outcome.text, "I tried.", "{done}");
-        assert_eq!(names_in(&desk.workspace()), [""; 0], "{done}");
-        assert_eq!(names_in(desk.folder()), ["home", "run-1", "work"], "{done}");
+        assert_eq!(names_in(&harness.workspace()), [""; 0], "{done}");
+        assert_eq!(names_in(harness.folder()), ["home", "run-1", "work"], "{done}");
     });
 }
 
-/// Hooks, servers and rules that would leave a mark: of the workspace, and for codex a rule of the user's own too.
-fn a_hostile_workspace_runs_nothing_while_observing(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
-        let marks = desk.folder().join("marks");
+/// Hooks, servers and rules that would leave a mark: of the workspace, and for codex also a rule of the user.
+fn hostile_workspace_runs_nothing_in_observe_mode(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
+        let marks = harness.folder().join("marks");
         fs::create_dir(&marks).unwrap();
         let leave = |mark: &str| format!("/usr/bin/touch {}", marks.join(mark).display());
-        let work = desk.workspace();
+        let work = harness.workspace();
         let plant = |path: std::path::PathBuf, text: String| {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
@@ -152,7 +152,7 @@ fn a_hostile_workspace_runs_nothing_while_observing(cli: &Pinned) {
         let server = |mark: &str| json!({"command": "/usr/bin/touch", "args": [marks.join(mark)]});
         let hook =
             |mark: &str| json!([{"matcher": "*", "hooks": [{"type": "command", "command": leave(mark)}]}]);
-        match desk.kind() {
+        match harness.kind() {
             AgentKind::Claude => {
                 let hooks =
                     json!({"SessionStart": hook("start"), "PreToolUse": hook("tool"), "Stop": hook("stop")});
@@ -161,7 +161,7 @@ fn a_hostile_workspace_runs_nothing_while_observing(cli: &Pinned) {
             }
             AgentKind::Codex => {
                 let rule = "prefix_rule(pattern=[\"/usr/bin/touch\"], decision=\"allow\")\n";
-                plant(desk.folder().join("home/.codex/rules/default.rules"), rule.to_owned());
+                plant(harness.folder().join("home/.codex/rules/default.rules"), rule.to_owned());
                 plant(work.join(".codex/rules/default.rules"), rule.to_owned());
                 let mark = marks.join("server");
                 let config = format!(
@@ -177,13 +177,13 @@ fn a_hostile_workspace_runs_nothing_while_observing(cli: &Pinned) {
         }
         let call = Call::Shell { command: leave("shell") };
         let api = ModelApi::start(Script::call_then_text(call, "I tried.")).await;
-        let spec = CallSpec { mode: Mode::Observe, ..desk.spec("Leave a mark.") };
-        if desk.kind() == AgentKind::Gemini {
-            // It obeys them whatever it is told, so it is not even started.
-            let refused = desk.launch(&api, &spec, &desk.new_spool()).unwrap_err();
+        let spec = CallSpec { mode: Mode::Observe, ..harness.spec("Leave a mark.") };
+        if harness.kind() == AgentKind::Gemini {
+            // No flag disables them, so the call is rejected.
+            let refused = harness.launch(&api, &spec, &harness.new_spool()).unwrap_err();
             assert!(matches!(refused, LaunchError::WorkspaceSettings { .. }), "{refused}");
         } else {
-            let done = desk.ask(&api, &spec).await;
+            let done = harness.ask(&api, &spec).await;
             assert_eq!(done.outcome.text, "I tried.", "{done}");
         }
         assert_eq!(names_in(&marks), [""; 0]);
@@ -197,16 +197,16 @@ fn names_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What each CLI has to change a file with, and then a last word.
-fn ways_to_write(desk: &Desk) -> Vec<Turn> {
-    let inside = desk.workspace().join("by-tool");
-    let outside = desk.folder().join("outside");
+/// The ways in which each CLI can change a file, then a final message.
+fn ways_to_write(harness: &Harness) -> Vec<Turn> {
+    let inside = harness.workspace().join("by-tool");
+    let outside = harness.folder().join("outside");
     let mut ways = vec![
         Turn::shell("echo heron > by-shell; cat by-shell"),
         Turn::shell(format!("sleep 0.4; echo heron > by-shell-later; echo heron > {}", outside.display())),
     ];
     let file = |path: &str| json!({"file_path": path, "content": "heron"});
-    match desk.kind() {
+    match harness.kind() {
         AgentKind::Claude => ways.extend([
             Turn::tool("Write", file(inside.to_str().unwrap())),
             Turn::tool("Edit", json!({"file_path": inside, "old_string": "", "new_string": "heron"})),
@@ -216,7 +216,7 @@ fn ways_to_write(desk: &Desk) -> Vec<Turn> {
             let patch = "*** Begin Patch\n*** Add File: by-patch\n+heron\n*** End Patch";
             ways.push(Turn::shell(format!("apply_patch <<'EOF'\n{patch}\nEOF")));
         }
-        // Its planning mode can be left by the model, and used to open everything.
+        // The model can leave its planning mode, which used to allow everything.
         _ => ways.extend([
             Turn::tool("write_file", file("by-tool")),
             Turn::tool("enter_plan_mode", json!({"reason": "to write"})),
@@ -229,28 +229,28 @@ fn ways_to_write(desk: &Desk) -> Vec<Turn> {
     ways
 }
 
-fn no_tools_means_none_is_offered(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+fn no_tools_offers_none_to_model(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         let api = ModelApi::start(Script::text("I have none.")).await;
-        let spec = CallSpec { tools: ToolChoice::None, ..desk.spec("Which tools do you have?") };
-        let done = desk.ask(&api, &spec).await;
+        let spec = CallSpec { tools: ToolChoice::None, ..harness.spec("Which tools do you have?") };
+        let done = harness.ask(&api, &spec).await;
         assert_eq!(done.succeeded().text, "I have none.", "{done}");
         assert_eq!(api.turns()[0].tools(), Vec::<String>::new(), "{done}");
     });
 }
 
-fn the_callers_secrets_stay_with_the_caller(cli: &Pinned) {
-    Desk::play(cli, async |desk| {
+fn caller_secrets_are_not_inherited(cli: &Pinned) {
+    Harness::play(cli, async |harness| {
         let call = Call::Shell { command: "env > seen".to_owned() };
         let api = ModelApi::start(Script::call_then_text(call, "I looked.")).await;
-        let placed = desk.place(&api, &desk.spec("Look around.")).await;
-        let of_agent = outside::environment_of_new(placed.agent()).await.join("\n");
-        let done = placed.end(None).await;
+        let started = harness.place(&api, &harness.spec("Look around.")).await;
+        let of_agent = outside::environment_of_new(started.agent()).await.join("\n");
+        let done = started.end(None).await;
         assert_eq!(done.succeeded().text, "I looked.", "{done}");
-        let of_tool = fs::read_to_string(desk.workspace().join("seen")).unwrap();
-        let home = format!("HOME={}", desk.folder().join("home").display());
+        let of_tool = fs::read_to_string(harness.workspace().join("seen")).unwrap();
+        let home = format!("HOME={}", harness.folder().join("home").display());
         for seen in [of_agent, of_tool] {
-            // Neither is empty; and neither has anything of the caller's that was not let through.
+            // Neither is empty, and neither contains a variable of the caller that was not passed through.
             assert!(seen.contains(&home), "{seen}");
             assert!(!seen.contains(CANARY), "{seen}");
         }

@@ -1,4 +1,4 @@
-//! The CLIs that the trials run with: exactly these versions, from the project's own folder of tools, never from PATH.
+//! The CLIs of the trials: exactly these versions, from the project's tools directory, never from PATH.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use model::AgentKind;
 use model_api::cli::{Agent, Cli};
 
-/// What to do about one that is missing.
+/// The remedy for a missing CLI.
 pub const REMEDY: &str = "not installed: run scripts/agents-install";
 
-/// The newest tested version of each, and the oldest claude, whose stream says less.
+/// The newest tested version of each, and the oldest claude, which reports less.
 const VERSIONS: [(AgentKind, &str); 4] = [
     (AgentKind::Claude, "2.1.325"),
     (AgentKind::Claude, "2.1.197"),
@@ -17,12 +17,12 @@ const VERSIONS: [(AgentKind, &str); 4] = [
     (AgentKind::Gemini, "0.61.0"),
 ];
 
-/// A CLI that the trials are written for.
+/// A pinned CLI.
 #[derive(Clone, Debug)]
 pub struct Pinned {
     pub kind: AgentKind,
     pub version: &'static str,
-    /// As it was found; none when it was not.
+    /// The installation. `None` if it is missing.
     pub installed: Option<Cli>,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Pinned {
     }
 }
 
-/// All of them, installed or not.
+/// Returns all of them, installed or not.
 pub fn all() -> Vec<Pinned> {
     let found = tools().map(|tools| Cli::installed(&tools)).unwrap_or_default();
     VERSIONS.map(|(kind, version)| Pinned { kind, version, installed: pick(&found, kind, version) }).into()
@@ -50,7 +50,7 @@ fn kind_of(agent: Agent) -> AgentKind {
     }
 }
 
-/// Where `scripts/agents-install` puts them.
+/// Returns the directory of `scripts/agents-install`.
 fn tools() -> Option<PathBuf> {
     let named = std::env::var_os("SWITCHBOARD_TOOLS").map(PathBuf::from);
     named.or_else(|| Some(std::env::home_dir()?.join(".cache/switchboard-tools")))

@@ -1,4 +1,4 @@
-//! A confined agent plants nothing in its own state that a later call, confined or not, would obey.
+//! A sandboxed agent cannot plant anything in its own state that a later call, sandboxed or not, would obey.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use model::{AgentKind, CallPolicy, CallSpec, Policy, Preset, Requirement, Sessio
 use model_api::{ModelApi, Script, Turn};
 
 use crate::confined::can_confine;
-use crate::desk::Desk;
+use crate::harness::Harness;
 use crate::pinned::Pinned;
 
 crate::scenarios! {
     agent_plants_nothing_in_its_own_state;
     agent_plants_nothing_in_its_own_state_without_namespaces;
     planted_env_file_runs_nothing_later, not for Claude: "it reads no such file", not for Gemini: "its shell obeys no such file";
-    programs_that_settings_name_stay_as_they_are;
-    sessions_and_state_survive_confined_calls;
+    settings_programs_are_unchanged;
+    sessions_and_state_survive_sandboxed_calls;
 }
 
-/// Paths in the home directory that the agent obeys in some way, by settings, text, or running them.
+/// Paths in the home directory that the agent obeys: settings, instructions, programs.
 fn obeyed(kind: AgentKind) -> &'static [&'static str] {
     match kind {
         AgentKind::Claude => &[
@@ -77,10 +77,10 @@ fn obeyed(kind: AgentKind) -> &'static [&'static str] {
     }
 }
 
-/// The directory whose text later sessions of this project obey.
-fn memory(desk: &Desk) -> Option<PathBuf> {
-    let cwd = desk.workspace();
-    match desk.kind() {
+/// Returns the directory whose text later sessions of this project obey.
+fn memory(harness: &Harness) -> Option<PathBuf> {
+    let cwd = harness.workspace();
+    match harness.kind() {
         AgentKind::Claude => {
             let name: String = cwd
                 .to_str()
@@ -88,27 +88,27 @@ fn memory(desk: &Desk) -> Option<PathBuf> {
                 .chars()
                 .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
                 .collect();
-            Some(desk.folder().join("home/.claude/projects").join(name).join("memory"))
+            Some(harness.folder().join("home/.claude/projects").join(name).join("memory"))
         }
-        AgentKind::Gemini => Some(desk.folder().join("home/.gemini/tmp/work/memory")),
+        AgentKind::Gemini => Some(harness.folder().join("home/.gemini/tmp/work/memory")),
         _ => None,
     }
 }
 
 fn plant(cli: &Pinned, namespaces: bool) {
-    Desk::play(cli, async |desk| {
-        let home = desk.folder().join("home");
-        let paths: Vec<PathBuf> = obeyed(desk.kind()).iter().map(|name| home.join(name)).collect();
-        let memory = memory(desk).filter(|_| namespaces).map(|memory| memory.join("MEMORY.md"));
+    Harness::play(cli, async |harness| {
+        let home = harness.folder().join("home");
+        let paths: Vec<PathBuf> = obeyed(harness.kind()).iter().map(|name| home.join(name)).collect();
+        let memory = memory(harness).filter(|_| namespaces).map(|memory| memory.join("MEMORY.md"));
         let paths: Vec<PathBuf> = paths.into_iter().chain(memory).collect();
         let list = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
-        // By name, and by the variable that leads the agent to its state.
+        // By path, and through the variable of the state directory.
         let command = format!(
             "for p in {list}; do mkdir -p $(dirname $p); echo planted-evil >> $p; done; \
              for d in $CLAUDE_CONFIG_DIR $CODEX_HOME $GEMINI_CLI_HOME/.gemini; do \
              echo planted-evil >> $d/.env; echo planted-evil >> $d/settings.json; done; echo tried"
         );
-        // First where nothing exists, then where every directory does.
+        // First without any directory, then with all of them.
         for exists in [false, true] {
             for preset in [Preset::Workspace, Preset::Observe] {
                 for path in paths.iter().filter(|_| exists) {
@@ -117,13 +117,13 @@ fn plant(cli: &Pinned, namespaces: bool) {
                 let api =
                     ModelApi::start(Script::turns(vec![Turn::shell(&command), Turn::text("Done.")])).await;
                 let policy = CallPolicy { requirement: Requirement::BestEffort, ..preset.into() };
-                let spec = CallSpec { policy, ..desk.spec("Plant something.") };
-                let placed = desk.place_with(&api, &spec, |plan| {
+                let spec = CallSpec { policy, ..harness.spec("Plant something.") };
+                let started = harness.place_with(&api, &spec, |plan| {
                     if let Policy::Confined(confinement) = &mut plan.policy {
                         confinement.namespaces = namespaces;
                     }
                 });
-                let done = placed.await.end(None).await;
+                let done = started.await.end(None).await;
                 assert_eq!(done.succeeded().text, "Done.", "{done}");
                 let is_planted = |path: &&PathBuf| contains(path, "planted-evil");
                 let planted: Vec<_> = paths.iter().filter(is_planted).collect();
@@ -152,52 +152,52 @@ fn planted_env_file_runs_nothing_later(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
-        let (script, mark) = (desk.workspace().join("evil.sh"), desk.folder().join("mark"));
+    Harness::play(cli, async |harness| {
+        let (script, mark) = (harness.workspace().join("evil.sh"), harness.folder().join("mark"));
         fs::write(&script, format!("touch {}\n", mark.display())).unwrap();
         let command = format!("echo BASH_ENV={} > $CODEX_HOME/.env", script.display());
         let api = ModelApi::start(Script::turns(vec![Turn::shell(&command), Turn::text("Done.")])).await;
-        let spec = CallSpec { policy: Preset::Workspace.into(), ..desk.spec("Plant it.") };
-        assert_eq!(desk.ask(&api, &spec).await.succeeded().text, "Done.");
+        let spec = CallSpec { policy: Preset::Workspace.into(), ..harness.spec("Plant it.") };
+        assert_eq!(harness.ask(&api, &spec).await.succeeded().text, "Done.");
         let api = ModelApi::start(Script::turns(vec![Turn::shell("true"), Turn::text("Done.")])).await;
-        let done = desk.ask(&api, &desk.spec("Run something, unconfined.")).await;
+        let done = harness.ask(&api, &harness.spec("Run something, unconfined.")).await;
         assert_eq!(done.succeeded().text, "Done.", "{done}");
         assert!(!mark.exists(), "the planted file ran unconfined: {done}");
     });
 }
 
 /// A hook in the user's settings of claude runs in every later session, outside of any sandbox.
-fn programs_that_settings_name_stay_as_they_are(cli: &Pinned) {
+fn settings_programs_are_unchanged(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
-        let (hook, other) = (desk.workspace().join("hook.sh"), desk.workspace().join("other.sh"));
+    Harness::play(cli, async |harness| {
+        let (hook, other) = (harness.workspace().join("hook.sh"), harness.workspace().join("other.sh"));
         for file in [&hook, &other] {
             fs::write(file, "as it was\n").unwrap();
         }
-        let settings = desk.folder().join("home/.claude/settings.json");
+        let settings = harness.folder().join("home/.claude/settings.json");
         fs::create_dir_all(settings.parent().unwrap()).unwrap();
         let command = format!("sh {}", hook.display());
-        // In a field that claude itself does not know: this call must not run it.
+        // In a field that claude does not know: this call must not run it.
         fs::write(&settings, format!(r#"{{"later": {{"command": "{command}"}}}}"#)).unwrap();
         let command = "echo evil >> hook.sh; mv hook.sh away.sh; echo evil >> other.sh; echo tried";
         let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
-        let spec = CallSpec { policy: Preset::Workspace.into(), ..desk.spec("Change the scripts.") };
-        let done = desk.ask(&api, &spec).await;
+        let spec = CallSpec { policy: Preset::Workspace.into(), ..harness.spec("Change the scripts.") };
+        let done = harness.ask(&api, &spec).await;
         assert_eq!(done.succeeded().text, "Done.", "{done}");
         assert_eq!(fs::read_to_string(&hook).unwrap(), "as it was\n", "{done}");
         assert!(contains(&other, "evil"), "{done}");
     });
 }
 
-/// Sessions of confined calls are resumed by confined and by unconfined ones, and the other way round; from another directory too
-/// where the agent can.
-fn sessions_and_state_survive_confined_calls(cli: &Pinned) {
+/// Sessions of sandboxed calls can be resumed by sandboxed and other calls and vice versa, also from another directory if the
+/// agent supports it.
+fn sessions_and_state_survive_sandboxed_calls(cli: &Pinned) {
     if !can_confine() {
         return;
     }
-    Desk::play(cli, async |desk| {
+    Harness::play(cli, async |harness| {
         let api = ModelApi::start(Script::text("Noted.")).await;
         let off = CallPolicy::off();
         let workspace = CallPolicy::from(Preset::Workspace);
@@ -207,13 +207,13 @@ fn sessions_and_state_survive_confined_calls(cli: &Pinned) {
         for (turn, policy) in [&off, &workspace, &rules, &observe, &workspace, &off].into_iter().enumerate() {
             let prompt = format!("The word number {turn} is heron-{turn}.");
             let choice = session.clone().map_or(SessionChoice::New, SessionChoice::Resume);
-            let spec = CallSpec { session: choice, policy: policy.clone(), ..desk.spec(&prompt) };
-            let placed = desk.place_with(&api, &spec, |plan| {
+            let spec = CallSpec { session: choice, policy: policy.clone(), ..harness.spec(&prompt) };
+            let started = harness.place_with(&api, &spec, |plan| {
                 if let Policy::Confined(confinement) = &mut plan.policy {
                     confinement.namespaces = turn != 2;
                 }
             });
-            let done = placed.await.end(None).await;
+            let done = started.await.end(None).await;
             assert_eq!(done.succeeded().text, "Noted.", "turn {turn}: {done}");
             session = Some(done.session());
             let body = api.turns().last().unwrap().body.to_string();

@@ -1,7 +1,7 @@
-//! What each tested version of an agent reads and writes in the home directory, as `strace` sees it.
+//! The paths that each tested version of an agent reads and writes in the home directory, traced with `strace`.
 //!
-//! The profiles are in `crates/agents/profiles`, one path for each line: `w` for a path with something written at or below it, `r` for
-//! one that is read or looked for. The list of kept paths (`src/state.rs`) follows them. A version that touches something else fails here;
+//! The profiles are in `crates/agents/profiles`, one path per line: `w` for a path that is written at or below, `r` for one that
+//! is read or looked up. The persistent paths in `src/state.rs` follow them. A version that touches another path fails here;
 //! `UPDATE_PROFILES=1` adds it to the profile.
 
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use std::process::Command;
 use model::{CallSpec, SessionChoice};
 use model_api::{ModelApi, Script, Turn};
 
-use crate::desk::Desk;
+use crate::harness::Harness;
 use crate::pinned::Pinned;
 
 crate::scenarios! {
-    paths_in_the_home_directory_are_those_of_the_profile;
+    home_directory_access_matches_profile;
 }
 
-/// Calls that change something, whatever they return.
+/// System calls that write, whatever they return.
 const WRITING: &[&str] = &[
     "mkdir",
     "mkdirat",
@@ -39,12 +39,12 @@ const WRITING: &[&str] = &[
     "creat",
 ];
 
-fn paths_in_the_home_directory_are_those_of_the_profile(cli: &Pinned) {
+fn home_directory_access_matches_profile(cli: &Pinned) {
     if Command::new("strace").arg("-V").output().is_err() {
         eprintln!("SKIPPED: strace is not installed");
         return;
     }
-    Desk::play(cli, async |desk| {
+    Harness::play(cli, async |harness| {
         let api = ModelApi::start(Script::turns(vec![
             Turn::shell("echo heron > word"),
             Turn::text("Done."),
@@ -52,22 +52,22 @@ fn paths_in_the_home_directory_are_those_of_the_profile(cli: &Pinned) {
             Turn::text("Done again."),
         ]))
         .await;
-        let traces = [desk.folder().join("first"), desk.folder().join("second")];
+        let traces = [harness.folder().join("first"), harness.folder().join("second")];
         let mut session = SessionChoice::New;
         for trace in &traces {
-            let spec = CallSpec { session, ..desk.spec("Write the word.") };
-            let placed = desk.place_with(&api, &spec, |plan| {
+            let spec = CallSpec { session, ..harness.spec("Write the word.") };
+            let started = harness.place_with(&api, &spec, |plan| {
                 let program = std::mem::replace(&mut plan.program, "/usr/bin/strace".into());
                 let options = ["-f", "-qq", "-y", "-s", "4096", "-e", "trace=%file", "-o"];
                 let mut args: Vec<String> = options.map(str::to_owned).to_vec();
                 args.extend([trace, &program].map(|path| path.display().to_string()));
                 plan.args.splice(0..0, args);
             });
-            let done = placed.await.end(None).await;
+            let done = started.await.end(None).await;
             assert!(done.succeeded().text.starts_with("Done"), "{done}");
             session = SessionChoice::Resume(done.session());
         }
-        let home = desk.folder().join("home");
+        let home = harness.folder().join("home");
         let mut found = BTreeMap::new();
         for trace in &traces {
             read_trace(&fs::read_to_string(trace).unwrap(), &home, &mut found);
@@ -87,13 +87,13 @@ fn paths_in_the_home_directory_are_those_of_the_profile(cli: &Pinned) {
             drift.is_empty(),
             "{cli} touches paths of the home directory that its profile does not have:\n{drift}"
         );
-        // Or the trace was not understood.
+        // Otherwise the trace was not parsed.
         let kept = ["~/.claude/projects", "~/.codex/sessions", "~/.gemini/tmp"];
         assert!(kept.iter().any(|path| found.get(*path) == Some(&true)), "{found:?}");
     });
 }
 
-/// The lines of a measurement that are not in the profile. What is missing from it comes and goes with timing.
+/// Returns the measured lines that are missing in the profile. Lines missing in the measurement depend on timing.
 fn drift(profile: &BTreeMap<String, bool>, measured: &BTreeMap<String, bool>) -> String {
     let is_new = |(path, is_written): &(&String, &bool)| match profile.get(*path) {
         Some(known) => **is_written && !known,
@@ -111,7 +111,7 @@ fn read_profile(path: &Path) -> BTreeMap<String, bool> {
     text.lines().map(|line| (line[2..].to_owned(), line.starts_with('w'))).collect()
 }
 
-/// Adds the paths of a trace: each as a pattern, and whether it is written.
+/// Adds the paths of a trace as patterns, and whether each is written.
 fn read_trace(trace: &str, home: &Path, found: &mut BTreeMap<String, bool>) {
     let home = home.to_str().unwrap();
     for line in trace.lines().filter(|line| line.contains(home)) {
@@ -119,7 +119,7 @@ fn read_trace(trace: &str, home: &Path, found: &mut BTreeMap<String, bool>) {
         else {
             continue;
         };
-        // The result of a call that another thread interrupts is on a later line.
+        // The result of an interrupted call is on a later line.
         let has_failed = line.contains(") = -1 ") || line.contains("<unfinished");
         let opens_to_write = call.starts_with("open")
             && ["O_WRONLY", "O_RDWR", "O_CREAT"].iter().any(|flag| rest.contains(flag));
@@ -133,7 +133,7 @@ fn read_trace(trace: &str, home: &Path, found: &mut BTreeMap<String, bool>) {
     }
 }
 
-/// The paths that a call names: relative ones below the directory that `strace -y` shows.
+/// Returns the paths of a call: relative ones below the directory that `strace -y` shows.
 fn paths_of(arguments: &str) -> impl Iterator<Item = PathBuf> {
     let mut words = arguments.split('"');
     let mut before = words.next().unwrap_or_default();
@@ -146,8 +146,8 @@ fn paths_of(arguments: &str) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// The first names of a path, without the parts that differ from run to run. None for temporary files, whose directory the test has put
-/// in the home directory.
+/// Returns the first names of a path, without the parts that differ between runs. `None` for temporary files, which the test
+/// keeps in the home directory.
 fn pattern(path: &str, home: &str) -> Option<String> {
     let relative = path.strip_prefix(home)?;
     let parts: Vec<&str> = relative.split('/').filter(|part| !part.is_empty()).take(2).collect();
@@ -162,7 +162,7 @@ fn pattern(path: &str, home: &str) -> Option<String> {
     )
 }
 
-/// A name with `*` in place of ids, numbers and random words.
+/// Returns a name with `*` in place of ids, numbers and random strings.
 fn pattern_of_name(name: &str) -> String {
     for start in [".tmp", ".claude.json.tmp.", "projects.json."] {
         let is_random = name.strip_prefix(start).is_some_and(|rest| !rest.is_empty() && rest != "lock");

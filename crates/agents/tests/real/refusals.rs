@@ -1,4 +1,4 @@
-//! Paths that a confined run could not open, named in the same way for every agent.
+//! Paths that a sandboxed run could not open, reported in the same way for every agent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,38 +9,38 @@ use model_api::{ModelApi, Script, Turn};
 use serde_json::json;
 
 use crate::confined::can_confine;
-use crate::desk::Desk;
+use crate::harness::Harness;
 use crate::pinned::Pinned;
 use crate::story::Done;
 
 crate::scenarios! {
-    file_tool_on_a_hidden_path_is_a_refused_read;
-    refused_write_of_a_file_tool_names_its_target;
-    git_repository_in_a_hidden_path_is_a_refused_read;
-    refused_write_within_a_successful_command_is_named;
-    refused_write_names_the_users_git_configuration, not for Gemini: "it gives git no settings of the user";
+    file_tool_on_hidden_path_is_refused_read;
+    refused_file_tool_write_reports_target;
+    hidden_git_repository_is_refused_read;
+    refused_write_in_successful_command_is_reported;
+    refused_git_config_write_reports_user_file, not for Gemini: "it gives git no settings of the user";
 }
 
-fn file_tool_on_a_hidden_path_is_a_refused_read(cli: &Pinned) {
-    refuses(cli, |desk| {
-        let hidden = hidden_directory(desk).join("notes");
+fn file_tool_on_hidden_path_is_refused_read(cli: &Pinned) {
+    refuses(cli, |harness| {
+        let hidden = hidden_directory(harness).join("notes");
         fs::write(&hidden, "heron\n").unwrap();
         let missing = hidden.with_file_name("missing");
-        let read = |path: &Path| match desk.kind() {
+        let read = |path: &Path| match harness.kind() {
             AgentKind::Claude => Turn::tool("Read", json!({"file_path": path})),
             AgentKind::Codex => patch(&format!("*** Update File: {}\n@@\n-heron\n+stork", path.display())),
             _ => Turn::tool("read_file", json!({"file_path": path})),
         };
-        // Gemini's tools do not look whether a path outside of the workspace exists.
-        let others = if desk.kind() == AgentKind::Gemini { vec![] } else { vec![read(&missing)] };
+        // Gemini's tools do not check whether a path outside of the workspace exists.
+        let others = if harness.kind() == AgentKind::Gemini { vec![] } else { vec![read(&missing)] };
         (vec![read(&hidden)].into_iter().chain(others).collect(), RefusedKind::Read, hidden)
     });
 }
 
-fn refused_write_of_a_file_tool_names_its_target(cli: &Pinned) {
-    refuses(cli, |desk| {
+fn refused_file_tool_write_reports_target(cli: &Pinned) {
+    refuses(cli, |harness| {
         let path = PathBuf::from("/etc/switchboard-refused-write");
-        let write = match desk.kind() {
+        let write = match harness.kind() {
             AgentKind::Claude => Turn::tool("Write", json!({"file_path": path, "content": "heron"})),
             AgentKind::Codex => patch(&format!("*** Add File: {}\n+heron", path.display())),
             _ => Turn::tool("write_file", json!({"file_path": path, "content": "heron"})),
@@ -49,18 +49,18 @@ fn refused_write_of_a_file_tool_names_its_target(cli: &Pinned) {
     });
 }
 
-fn git_repository_in_a_hidden_path_is_a_refused_read(cli: &Pinned) {
-    refuses(cli, |desk| {
-        let remote = hidden_directory(desk).join("remote.git");
-        git(&["init", "-q", "--bare", remote.to_str().unwrap()], desk.folder());
-        git(&["init", "-q"], &desk.workspace());
-        git(&["remote", "add", "origin", remote.to_str().unwrap()], &desk.workspace());
+fn hidden_git_repository_is_refused_read(cli: &Pinned) {
+    refuses(cli, |harness| {
+        let remote = hidden_directory(harness).join("remote.git");
+        git(&["init", "-q", "--bare", remote.to_str().unwrap()], harness.folder());
+        git(&["init", "-q"], &harness.workspace());
+        git(&["remote", "add", "origin", remote.to_str().unwrap()], &harness.workspace());
         let clone = format!("git clone {} copy", remote.display());
         (vec![Turn::shell("git fetch origin"), Turn::shell(clone)], RefusedKind::Read, remote)
     });
 }
 
-fn refused_write_within_a_successful_command_is_named(cli: &Pinned) {
+fn refused_write_in_successful_command_is_reported(cli: &Pinned) {
     refuses(cli, |_| {
         let path = PathBuf::from("/etc/switchboard-refused-write");
         let command = format!("touch {} 2>&1 | tail -5", path.display());
@@ -68,33 +68,33 @@ fn refused_write_within_a_successful_command_is_named(cli: &Pinned) {
     });
 }
 
-fn refused_write_names_the_users_git_configuration(cli: &Pinned) {
-    refuses(cli, |desk| {
-        let config = desk.folder().join("home/.gitconfig");
+fn refused_git_config_write_reports_user_file(cli: &Pinned) {
+    refuses(cli, |harness| {
+        let config = harness.folder().join("home/.gitconfig");
         fs::create_dir_all(config.parent().unwrap()).unwrap();
         fs::write(&config, "[user]\n\tname = Ana\n").unwrap();
         (vec![Turn::shell("git config --global alias.st status")], RefusedKind::Write, config)
     });
 }
 
-/// Plays turns that meet one refused path, with namespaces and without, and compares kind and path.
-fn refuses(cli: &Pinned, script: impl Fn(&Desk) -> (Vec<Turn>, RefusedKind, PathBuf)) {
+/// Runs turns that hit one rejected path, with and without namespaces, and compares kind and path.
+fn refuses(cli: &Pinned, script: impl Fn(&Harness) -> (Vec<Turn>, RefusedKind, PathBuf)) {
     for namespaces in [true, false] {
         if namespaces && !can_confine() {
             continue;
         }
-        Desk::play(cli, async |desk| {
-            let (mut turns, kind, path) = script(desk);
+        Harness::play(cli, async |harness| {
+            let (mut turns, kind, path) = script(harness);
             let calls = turns.len();
             turns.push(Turn::text("I could not."));
             let api = ModelApi::start(Script::turns(turns)).await;
-            let spec = CallSpec { policy: CallPolicy::default(), ..desk.spec("Try it.") };
-            let placed = desk.place_with(&api, &spec, |plan| {
+            let spec = CallSpec { policy: CallPolicy::default(), ..harness.spec("Try it.") };
+            let started = harness.place_with(&api, &spec, |plan| {
                 if let Policy::Confined(confinement) = &mut plan.policy {
                     confinement.namespaces = namespaces;
                 }
             });
-            let done = placed.await.end(None).await;
+            let done = started.await.end(None).await;
             assert_eq!(api.turns().len(), calls + 1, "{done}");
             let [refused] = done.succeeded().refusals.as_slice() else {
                 panic!("namespaces {namespaces}: {done}")
@@ -105,7 +105,7 @@ fn refuses(cli: &Pinned, script: impl Fn(&Desk) -> (Vec<Turn>, RefusedKind, Path
     }
 }
 
-/// The detail names no file of Switchboard, and a read comes with a hint that helps.
+/// Checks that the detail contains no file of Switchboard, and that a read comes with a hint.
 fn is_explained(done: &Done, refused: &RefusedAction) {
     let detail = refused.detail.as_deref().unwrap_or_default();
     assert!(!detail.contains("private/"), "{done}");
@@ -115,8 +115,8 @@ fn is_explained(done: &Done, refused: &RefusedAction) {
     assert_eq!(notes.contains("`sandbox.expose`"), is_hidden, "{done}");
 }
 
-fn hidden_directory(desk: &Desk) -> PathBuf {
-    let directory = desk.folder().join("home/other");
+fn hidden_directory(harness: &Harness) -> PathBuf {
+    let directory = harness.folder().join("home/other");
     fs::create_dir_all(&directory).unwrap();
     directory
 }

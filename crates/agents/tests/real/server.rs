@@ -1,4 +1,4 @@
-//! The MCP server that the trials pass in: this binary, asked by an argument.
+//! The MCP server of the trials: this binary, started with an argument.
 
 use std::fs;
 use std::io;
@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use model::McpServer;
 use model_api::mcp_echo;
 
-/// The first argument that makes this binary the server; the second is a file for what it saw.
+/// The first argument that turns this binary into the server; the second is its log file.
 const ASKED: &str = "--mcp-echo";
-/// A variable of the server, and the secret in it.
+/// A variable of the server with a secret.
 const VARIABLE: &str = "ECHO_SECRET";
 pub const SECRET: &str = "secret-of-the-server";
 
-/// The server, which writes the secret that reached it to a file.
+/// Returns the server, which writes the received secret to a file.
 pub fn echo(seen: &Path) -> McpServer {
     McpServer {
         name: "echo".to_owned(),
@@ -24,7 +24,7 @@ pub fn echo(seen: &Path) -> McpServer {
     }
 }
 
-/// Serves, when this process was started as the server.
+/// Runs the server if this process was started as one.
 pub fn serve_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != ASKED {

@@ -1,11 +1,11 @@
-//! A call that is over, with all that a failed assertion wants to tell about it.
+//! A finished call with its details for a failed assertion.
 
 use std::fmt;
 
 use agents::Launch;
 use model::{AgentEvent, Exit, FailureKind, Outcome, RunReport, SessionId};
 
-/// How much of each stream is told.
+/// The printed part of each stream.
 const EXCERPT: usize = 6000;
 
 pub struct Done {
@@ -18,21 +18,21 @@ pub struct Done {
 }
 
 impl Done {
-    /// The outcome of a call that must have gone well.
+    /// Returns the outcome, which must be a success.
     pub fn succeeded(&self) -> &Outcome {
         assert!(self.outcome.is_success() && self.report.exit == Some(Exit::Code(0)), "{self}");
         assert_eq!(self.outcome.session_mismatch, None, "{self}");
         &self.outcome
     }
 
-    /// The kind of failure of a call that must have failed, in words and with a hint.
+    /// Returns the kind of the failure, which must have a message and a hint.
     pub fn failed(&self) -> &FailureKind {
         let Some(failure) = self.outcome.failure() else { panic!("a success: {self}") };
         assert!(!failure.message.is_empty() && self.outcome.hint().is_some(), "{self}");
         &failure.kind
     }
 
-    /// The session of a call that must have one.
+    /// Returns the session, which must exist.
     pub fn session(&self) -> SessionId {
         self.outcome.session.clone().unwrap_or_else(|| panic!("no session: {self}"))
     }

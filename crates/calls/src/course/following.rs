@@ -165,7 +165,7 @@ impl Course<'_> {
             session: &note.session,
             model: note.model.as_deref(),
             has_schema: self.job.order.call.output_schema.is_some(),
-            before: note.before,
+            totals_before: note.before,
         })
     }
 

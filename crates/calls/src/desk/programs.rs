@@ -50,7 +50,7 @@ impl Inner {
         &self,
         spec: &CallSpec,
         environment: Option<&CallerEnvironment>,
-        private_folder: PathBuf,
+        private_directory: PathBuf,
     ) -> Result<LaunchSetup, NotReady> {
         let mut lookup = self.settings.lookup.clone();
         if let Some(environment) = environment {
@@ -58,7 +58,7 @@ impl Inner {
         }
         let inherited = lookup.inherited.clone();
         let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
-        let outside = lookup.clone().outside_of(workspaces());
+        let outside = lookup.clone().excluding_workspaces(workspaces());
         let AgentCheck { program, version, capabilities, findings, agent, .. } =
             self.program(spec.agent, outside).await;
         let Some(program) = program else { return Err(NotReady { agent, findings }) };
@@ -72,7 +72,7 @@ impl Inner {
             models: self.settings.models.clone(),
             inherited,
             pass_on: self.settings.pass_on.clone(),
-            private_folder,
+            private_directory,
             workspace: agents::inspect_workspace(spec, &self.settings.lookup.inherited),
             tool_timeout: self.settings.tool_timeout,
             new_session: uuid::Uuid::new_v4().into(),
@@ -96,10 +96,10 @@ impl Inner {
         if let Some(check) = known(&self.lock_programs()) {
             return check;
         }
-        let looked = tokio::task::spawn_blocking(move || doctor::look_up(kind, &lookup)).await;
+        let looked = tokio::task::spawn_blocking(move || doctor::find_installed(kind, &lookup)).await;
         // The look itself does not panic; were it to, the agent counts as not found, and the next call looks again.
         let Ok(check) = looked else {
-            return doctor::look_up(kind, &Lookup::default());
+            return doctor::find_installed(kind, &Lookup::default());
         };
         let mut programs = self.lock_programs();
         programs

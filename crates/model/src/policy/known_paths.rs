@@ -1,10 +1,10 @@
-//! The paths that a policy hides and protects by their names.
+//! The well-known paths that a policy hides or protects.
 
 use std::path::Path;
 
 use super::{OnCreate, Protected};
 
-/// Paths of a home directory that lend somebody else's power: keys, logins, browsers, and histories of commands.
+/// Credential locations below `$HOME`: keys, logins, browser profiles, shell histories.
 pub(super) const SECRETS: &[&str] = &[
     ".ssh",
     ".aws",
@@ -55,14 +55,14 @@ pub(super) const SECRETS: &[&str] = &[
     ".var/app",
 ];
 
-/// Paths of a workspace that make git, an agent, an editor or a shell run commands, with the rights of the user.
+/// Paths in a workspace that make git, an agent, an editor or a shell run commands with the user's permissions.
 ///
-/// Git runs in shell prompts and editors without being asked, so a new path that it obeys is moved at once. The other programs ask
-/// the user first, and an agent may have been asked to write their files.
+/// Shell prompts and editors run git unasked, so a new path that git obeys is quarantined immediately. The other programs ask the
+/// user first, and the agent's task may be to write their files.
 const PROTECTED: &[(&str, OnCreate)] = &[
     (".git/hooks", OnCreate::QuarantineAtOnce),
     (".git/config", OnCreate::QuarantineAtOnce),
-    // Either leads git to another configuration.
+    // Both redirect git to another configuration.
     (".git/config.worktree", OnCreate::QuarantineAtOnce),
     (".git/commondir", OnCreate::QuarantineAtOnce),
     (".git/worktrees", OnCreate::Keep),
@@ -83,11 +83,11 @@ pub fn protected_in(workspace: &Path) -> impl Iterator<Item = Protected> {
     PROTECTED.iter().map(|(name, on_create)| Protected { path: workspace.join(name), on_create: *on_create })
 }
 
-/// Directories of packages and build products. They may hold most directories of a workspace, they are replaced as a whole, and tests
-/// remove and recreate repositories in them.
+/// Directories of packages and build products. They may contain most directories of a workspace, are replaced as a whole, and
+/// tests create and delete repositories in them.
 const PRODUCTS: [&str; 6] = ["node_modules", "target", ".venv", "venv", ".tox", "__pycache__"];
 
-/// Returns whether a relative path is, or lies in, a directory of packages or build products.
+/// Returns whether a relative path is in a directory of packages or build products.
 pub fn is_in_products(relative: &Path) -> bool {
     relative.iter().any(|name| PRODUCTS.iter().any(|product| name == *product))
 }

@@ -1,10 +1,10 @@
-//! What a policy comes to on a machine.
+//! Effective policies.
 
 use std::path::Path;
 
 use super::*;
 
-fn ground() -> PolicyContext {
+fn context() -> PolicyContext {
     PolicyContext {
         workspaces: vec!["/home/ana/shop".into()],
         state: Some(AgentState {
@@ -21,14 +21,14 @@ fn ground() -> PolicyContext {
 }
 
 fn confined(preset: Preset) -> Confinement {
-    match CallPolicy::from(preset).confine(&ground()).unwrap() {
+    match CallPolicy::from(preset).confine(&context()).unwrap() {
         Policy::Confined(confinement) => *confinement,
         Policy::Off => panic!("not confined"),
     }
 }
 
 #[test]
-fn a_ceiling_is_never_lifted_whatever_is_asked() {
+fn requested_policy_never_exceeds_ceiling() {
     for ceiling in Preset::ALL.map(CallPolicy::from) {
         for asked in Preset::ALL.map(CallPolicy::from) {
             let got = asked.within(&ceiling).preset;
@@ -41,7 +41,7 @@ fn a_ceiling_is_never_lifted_whatever_is_asked() {
 }
 
 #[test]
-fn the_stricter_of_network_bounds_and_requirement_counts() {
+fn ceiling_takes_stricter_network_bounds_and_requirement() {
     let ceiling = CallPolicy {
         network: Network::Hosts(vec!["a".into(), "b".into()]),
         bounds: Bounds { processes: Some(10), memory_bytes: None, file_bytes: Some(5) },
@@ -63,7 +63,7 @@ fn the_stricter_of_network_bounds_and_requirement_counts() {
 }
 
 #[test]
-fn a_network_is_everybody_nobody_or_a_list_in_which_every_word_is_a_host() {
+fn network_list_with_malformed_host_is_rejected() {
     assert_eq!("full".parse(), Ok(Network::Full));
     assert_eq!("none".parse(), Ok(Network::None));
     assert_eq!(
@@ -74,11 +74,11 @@ fn a_network_is_everybody_nobody_or_a_list_in_which_every_word_is_a_host() {
         assert!(text.parse::<Network>().is_err(), "{text}");
     }
     let policy = CallPolicy { network: Network::Hosts(vec!["a.com/x".into()]), ..Preset::Workspace.into() };
-    assert!(matches!(policy.confine(&ground()), Err(PolicyError::Host(_))));
+    assert!(matches!(policy.confine(&context()), Err(PolicyError::Host(_))));
 }
 
 #[test]
-fn a_workspace_is_written_and_what_runs_commands_in_it_is_not() {
+fn workspace_is_writable_except_for_protected_paths() {
     let workspace = confined(Preset::Workspace);
     assert!(workspace.roots.contains(&PolicyRoot::writable("/home/ana/shop")));
     let hooks = Protected { path: "/home/ana/shop/.git/hooks".into(), on_create: OnCreate::QuarantineAtOnce };
@@ -89,7 +89,7 @@ fn a_workspace_is_written_and_what_runs_commands_in_it_is_not() {
 }
 
 #[test]
-fn keys_other_agents_and_our_own_files_are_hidden_and_its_own_state_is_not() {
+fn secrets_and_foreign_state_are_hidden() {
     let hidden = confined(Preset::Workspace).hidden;
     for path in [".ssh", ".codex", ".local/state/switchboard"] {
         assert!(hidden.contains(&Path::new("/home/ana").join(path)), "{path}");
@@ -98,8 +98,8 @@ fn keys_other_agents_and_our_own_files_are_hidden_and_its_own_state_is_not() {
 }
 
 #[test]
-fn a_workspace_that_is_a_hidden_place_or_the_whole_home_is_refused() {
-    let with = |folder: &str| PolicyContext { workspaces: vec![folder.into()], ..ground() };
+fn hidden_directory_or_home_as_workspace_is_rejected() {
+    let with = |folder: &str| PolicyContext { workspaces: vec![folder.into()], ..context() };
     for folder in ["/home/ana/.ssh", "/home/ana/.ssh/keys", "/home/ana/.local/state/switchboard/jobs"] {
         let error = CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap_err();
         assert!(matches!(error, PolicyError::HiddenWorkspace { .. }), "{folder}");
@@ -118,7 +118,7 @@ fn a_workspace_that_is_a_hidden_place_or_the_whole_home_is_refused() {
 }
 
 #[test]
-fn a_confinement_with_an_unknown_field_cannot_be_read() {
+fn policy_with_unknown_field_is_rejected() {
     let policy = Policy::Confined(Box::new(confined(Preset::Workspace)));
     let json = serde_json::to_string(&policy).unwrap();
     assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), policy);
@@ -127,17 +127,17 @@ fn a_confinement_with_an_unknown_field_cannot_be_read() {
 }
 
 #[test]
-fn workspace_around_our_own_files_is_refused() {
+fn workspace_around_own_state_is_rejected() {
     let own = ["/srv/switchboard/state", "/etc/opt/switchboard"].map(PathBuf::from).to_vec();
     for preset in [Preset::Workspace, Preset::Observe, Preset::Restricted, Preset::Sealed] {
         let confine = |folder: &str| {
-            let ground = PolicyContext {
+            let context = PolicyContext {
                 workspaces: vec![folder.into()],
                 own: own.clone(),
                 guarded: own.clone(),
-                ..ground()
+                ..context()
             };
-            CallPolicy::from(preset).confine(&ground)
+            CallPolicy::from(preset).confine(&context)
         };
         for folder in ["/srv", "/srv/switchboard", "/etc/opt"] {
             let error = confine(folder).unwrap_err();

@@ -11,12 +11,12 @@ fn claim(attempt: u32, name: &str) -> Claim {
     Claim { job, attempt: Attempt::new(attempt), owner: owner(name) }
 }
 
-/// Takes the steps one after the other; all but the last must exist.
-fn taken(steps: &[Transition]) -> Result<Progress, TransitionError> {
-    let (last, before) = steps.split_last().unwrap();
+/// Applies the transitions in order; all but the last must succeed.
+fn apply_all(transitions: &[Transition]) -> Result<Progress, TransitionError> {
+    let (last, before) = transitions.split_last().unwrap();
     let mut progress = Progress::queued(2);
-    for step in before {
-        progress = progress.apply(step, NOW).unwrap();
+    for transition in before {
+        progress = progress.apply(transition, NOW).unwrap();
     }
     progress.apply(last, NOW)
 }
@@ -29,7 +29,7 @@ fn finish(claim: Claim, how: TerminalState) -> Transition {
     Transition::Finish { claim, how }
 }
 
-fn every_step() -> Vec<Transition> {
+fn every_transition() -> Vec<Transition> {
     let held = claim(1, "a");
     vec![
         claimed_by("a"),
@@ -45,15 +45,19 @@ fn every_step() -> Vec<Transition> {
 }
 
 #[test]
-fn no_step_leaves_the_diagram() {
+fn transitions_follow_the_state_diagram() {
     let mut seen = vec![Progress::queued(2)];
     let mut next = 0;
     while next < seen.len() && seen.len() < 2_000 {
         let from = seen[next].clone();
-        for step in every_step() {
-            let Ok(to) = from.apply(&step, NOW) else { continue };
+        for transition in every_transition() {
+            let Ok(to) = from.apply(&transition, NOW) else { continue };
             let (before, after) = (from.state.name(), to.state.name());
-            assert!(before == after || before.may_become(after), "{before} -> {after} by {}", step.name());
+            assert!(
+                before == after || before.may_become(after),
+                "{before} -> {after} by {}",
+                transition.name()
+            );
             if !seen.contains(&to) {
                 seen.push(to);
             }
@@ -67,24 +71,24 @@ fn no_step_leaves_the_diagram() {
 }
 
 #[test]
-fn the_first_end_stays() {
+fn first_terminal_state_wins() {
     let steps = [claimed_by("a"), finish(claim(1, "a"), TerminalState::Completed)];
-    let done = taken(&steps).unwrap();
-    for step in every_step() {
+    let done = apply_all(&steps).unwrap();
+    for transition in every_transition() {
         assert_eq!(
-            done.apply(&step, NOW),
+            done.apply(&transition, NOW),
             Err(TransitionError::Ended(TerminalState::Completed)),
             "{}",
-            step.name()
+            transition.name()
         );
     }
 }
 
 #[test]
-fn a_queued_job_is_cancelled_at_once_and_a_running_one_by_its_holder() {
-    let queued = taken(&[Transition::Cancel]).unwrap();
+fn cancel_ends_queued_job_and_marks_running_one() {
+    let queued = apply_all(&[Transition::Cancel]).unwrap();
     assert_eq!(queued.state, JobState::Ended { how: TerminalState::Cancelled });
-    let running = taken(&[claimed_by("a"), Transition::Cancel]).unwrap();
+    let running = apply_all(&[claimed_by("a"), Transition::Cancel]).unwrap();
     assert_eq!(running.state.name(), StateName::Running);
     assert_eq!(running.cancel_requested_at, Some(NOW));
 }
@@ -92,32 +96,32 @@ fn a_queued_job_is_cancelled_at_once_and_a_running_one_by_its_holder() {
 #[test]
 fn finished_beats_cancelled() {
     let steps = [claimed_by("a"), Transition::Cancel, finish(claim(1, "a"), TerminalState::Completed)];
-    assert_eq!(taken(&steps).unwrap().state.name(), StateName::Completed);
+    assert_eq!(apply_all(&steps).unwrap().state.name(), StateName::Completed);
 }
 
 #[test]
-fn a_job_that_is_to_end_neither_pauses_nor_starts_again() {
+fn canceled_job_is_not_paused_or_requeued() {
     let paused =
         [claimed_by("a"), Transition::Cancel, Transition::Pause { claim: claim(1, "a"), until: NOW }];
-    assert_eq!(taken(&paused).unwrap().state.name(), StateName::Cancelled);
+    assert_eq!(apply_all(&paused).unwrap().state.name(), StateName::Cancelled);
     let (interrupt, requeue) =
         (Transition::Interrupt { claim: claim(1, "a") }, Transition::Requeue { claim: claim(1, "a") });
     let requeued = [claimed_by("a"), interrupt, Transition::Cancel, requeue];
-    assert_eq!(taken(&requeued).unwrap().state.name(), StateName::Cancelled);
+    assert_eq!(apply_all(&requeued).unwrap().state.name(), StateName::Cancelled);
 }
 
 #[test]
-fn the_late_word_of_a_rescued_owner_is_refused() {
+fn stale_owner_is_fenced_off() {
     let rescue = Transition::Rescue { from: owner("a"), rescuer: owner("b") };
-    let late = taken(&[claimed_by("a"), rescue.clone(), finish(claim(1, "a"), TerminalState::Completed)]);
+    let late = apply_all(&[claimed_by("a"), rescue.clone(), finish(claim(1, "a"), TerminalState::Completed)]);
     assert!(matches!(late, Err(TransitionError::Stale { now: StateName::Interrupted, .. })));
-    // The rescuer found out that the run had ended well, and says so.
-    let found = taken(&[claimed_by("a"), rescue, finish(claim(1, "b"), TerminalState::Completed)]);
+    // The rescuer found that the run had completed.
+    let found = apply_all(&[claimed_by("a"), rescue, finish(claim(1, "b"), TerminalState::Completed)]);
     assert_eq!(found.unwrap().state.name(), StateName::Completed);
 }
 
 #[test]
-fn an_attempt_of_the_same_owner_is_fenced_off_too() {
+fn stale_attempt_of_same_owner_is_fenced_off() {
     let again = [
         claimed_by("a"),
         Transition::Interrupt { claim: claim(1, "a") },
@@ -125,11 +129,11 @@ fn an_attempt_of_the_same_owner_is_fenced_off_too() {
         claimed_by("a"),
         finish(claim(1, "a"), TerminalState::Failed),
     ];
-    assert!(matches!(taken(&again), Err(TransitionError::Stale { .. })));
+    assert!(matches!(apply_all(&again), Err(TransitionError::Stale { .. })));
 }
 
 #[test]
-fn interruptions_use_up_the_attempts_and_pauses_do_not() {
+fn interruptions_use_attempts_pauses_do_not() {
     let held = |attempt| claim(attempt, "a");
     let pause = |attempt| Transition::Pause { claim: held(attempt), until: NOW };
     let interrupt = |attempt| Transition::Interrupt { claim: held(attempt) };
@@ -148,14 +152,14 @@ fn interruptions_use_up_the_attempts_and_pauses_do_not() {
         interrupt(4),
         requeue(4),
     ];
-    assert!(taken(&steps[..9]).is_ok());
-    assert_eq!(taken(&steps), Err(TransitionError::NoAttemptLeft { max_attempts: 2 }));
+    assert!(apply_all(&steps[..9]).is_ok());
+    assert_eq!(apply_all(&steps), Err(TransitionError::NoAttemptLeft { max_attempts: 2 }));
 }
 
 #[test]
-fn a_pause_is_not_over_before_its_time() {
+fn paused_job_is_not_woken_early() {
     let pause = Transition::Pause { claim: claim(1, "a"), until: NOW };
-    let paused = taken(&[claimed_by("a"), pause]).unwrap();
+    let paused = apply_all(&[claimed_by("a"), pause]).unwrap();
     let early = Timestamp::from_millis(NOW.as_millis() - 1);
     assert!(paused.apply(&Transition::Wake, early).is_err());
     assert_eq!(paused.apply(&Transition::Wake, NOW).unwrap().state, JobState::Queued);

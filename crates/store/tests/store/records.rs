@@ -343,10 +343,7 @@ async fn retry_submits_child_of_finished_job(harness: Harness) {
     let store = harness.open().await;
     let old = store.submit(full_job()).await.unwrap().job;
     let early = store.retry(old.id).await.unwrap_err();
-    assert_eq!(
-        early.to_string(),
-        format!("job {}: a job that is queued cannot take the step `retry`", old.id)
-    );
+    assert_eq!(early.to_string(), format!("job {}: cannot retry a job that is queued", old.id));
     store.request_cancel(old.id).await.unwrap();
     let new = store.retry(old.id).await.unwrap().job;
     assert_eq!(new.order, NewJob { parent: Some(old.id), idempotency_key: None, ..full_job() });

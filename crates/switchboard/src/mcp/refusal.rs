@@ -108,8 +108,8 @@ impl From<CallError> for Refusal {
 fn field(error: &CallError) -> Option<&'static str> {
     match error {
         CallError::Launch(
-            LaunchError::CannotDo { option, .. }
-            | LaunchError::NotInThisVersion { option, .. }
+            LaunchError::Unsupported { option, .. }
+            | LaunchError::UnsupportedVersion { option, .. }
             | LaunchError::Policy { option, .. }
             | LaunchError::BadLimit { option, .. },
         ) => Some(parameter(option)),
@@ -123,9 +123,9 @@ fn field(error: &CallError) -> Option<&'static str> {
         }
         CallError::Launch(LaunchError::WorkspaceSettings { .. }) => Some("mode"),
         CallError::Launch(
-            LaunchError::RelativeFolder { .. }
+            LaunchError::RelativeDirectory { .. }
             | LaunchError::NotUnicode { .. }
-            | LaunchError::CommaInFolder { .. },
+            | LaunchError::CommaInDirectory { .. },
         ) => Some("add_dirs"),
         error => error.field(),
     }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_option_of_a_call_is_named_as_the_parameter_it_came_from() {
-        let error = LaunchError::CannotDo { agent: model::AgentKind::Codex, option: "tools" };
+        let error = LaunchError::Unsupported { agent: model::AgentKind::Codex, option: "tools" };
         assert!(
             Refusal::from(CallError::Launch(error)).text().starts_with("error in `allowed_tools`: codex")
         );

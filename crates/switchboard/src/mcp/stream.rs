@@ -322,7 +322,7 @@ pub(crate) fn too_long() -> Refusal {
     Refusal::of(
         "prompt",
         format!("the message has more than {MAX_MESSAGE_BYTES} bytes; nothing was placed"),
-        "put the long part into a file in the working folder and name it in the prompt",
+        "put the long part into a file in the working directory and refer to it in the prompt",
     )
 }
 
@@ -330,7 +330,7 @@ pub(crate) fn too_long() -> Refusal {
 pub(crate) fn busy() -> Refusal {
     Refusal::new(
         "the daemon holds as many long messages as it can; nothing was placed",
-        "try again, or put the long part into a file in the working folder and name it in the prompt",
+        "try again, or put the long part into a file in the working directory and refer to it in the prompt",
     )
 }
 

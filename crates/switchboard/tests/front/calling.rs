@@ -197,7 +197,7 @@ fn call_in_our_own_directories_is_refused() {
         let cwd = cwd.to_str().unwrap();
         for more in [&["--cwd", cwd][..], &["--cwd", cwd, "--observe"]] {
             let refused = stderr(&call(more));
-            let is_named = refused.contains("of Switchboard") || refused.contains("kept from agents");
+            let is_named = refused.contains("of Switchboard") || refused.contains("hidden from agents");
             assert!(is_named && refused.contains("work in another directory"), "{more:?}: {refused}");
         }
     }

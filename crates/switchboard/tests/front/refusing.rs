@@ -73,7 +73,10 @@ fn what_a_call_cannot_have_is_told_by_the_parameter() {
         told(&mut host, "call_cc", &arguments)
     };
     let nul = call(json!({ "system_prompt": "be\0brief" }));
-    assert!(nul.starts_with("error in `system_prompt`: ") && nul.contains("holds a NUL character"), "{nul}");
+    assert!(
+        nul.starts_with("error in `system_prompt`: ") && nul.contains("contains a NUL character"),
+        "{nul}"
+    );
     let home = call(json!({ "cwd": "~/" }));
     assert!(home.starts_with("error in `cwd`: ") && home.contains("contains the home directory"), "{home}");
     let hidden = call(json!({ "cwd": person.join(".ssh") }));

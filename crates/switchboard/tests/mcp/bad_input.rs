@@ -78,7 +78,7 @@ fn every_bad_argument_names_its_field_and_places_nothing() {
             (
                 "continue_latest",
                 json!({ "prompt": "x", "continue_latest": true, "resume_session_id": uuid::Uuid::nil() }),
-                "leave one of them out",
+                "use only one of them",
             ),
         ];
         for (field, arguments, remedy) in bad {

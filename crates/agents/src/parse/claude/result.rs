@@ -1,15 +1,15 @@
-//! Claude's `result`: the last word of a turn, and what the turn took.
+//! Parses Claude's `result`: the end of a turn, with its usage.
 //!
-//! A run has one result for the prompt, and a further one for each turn that the end of a background task brings about. All
-//! of them form one answer: texts in order, tokens and turns added up. Cost is cumulative in the vendor's own figure.
+//! A run has one result for the prompt, and one for each turn that the exit of a background task triggers. They form one answer:
+//! texts in order, tokens and turns added up. Cost is already cumulative.
 //!
-//! Owns the rule of what counts as done: `subtype` is `success` and `is_error` is `false`, both said outright, in a line
-//! that is JSON to the letter. Builds no value of the line, which may be megabytes of small objects.
+//! Owns the rule for success: `subtype` is `success` and `is_error` is `false`, both explicit, in a line of strictly valid JSON.
+//! Allocates no tree for the line, which may be megabytes of small objects.
 
 use memchr::memchr;
 use model::{AgentEvent, AgentText, Finish, Usage};
 
-use crate::parse::json::{Read, Reader, repaired, strictly};
+use crate::parse::json::{Read, Reader, check_strict, replace_lone_surrogates};
 use crate::parse::summary::{self, ReportedError, ReportedErrorCode, ReportedResult, Summary};
 
 #[derive(Default)]
@@ -23,14 +23,14 @@ struct Line<'a> {
     turns: Option<u32>,
     cost_usd: Option<f64>,
     usage: Option<Usage>,
-    /// Whether it names models that were paid for.
+    /// The result lists models with a cost.
     paid: bool,
     since_last: Option<SinceLast>,
     denials: Option<&'a [u8]>,
     structured_output: Option<&'a [u8]>,
 }
 
-/// What this turn alone took: newer versions report it, by model, and no difference is needed then.
+/// The usage of this turn alone. Newer versions report it by model, so no difference is needed.
 #[derive(Default)]
 struct SinceLast {
     usage: Usage,
@@ -42,10 +42,10 @@ pub(super) fn read(
     summary: &mut Summary,
     on_event: &mut impl FnMut(AgentEvent<'_>),
 ) -> Read<()> {
-    strictly(bytes)?;
+    check_strict(bytes)?;
     let line = walk(bytes)?;
-    summary.begin_further_turn();
-    summary.take_back_said();
+    summary.start_further_turn();
+    summary.withdraw_result();
     if let Some(id) = &line.session_id {
         summary.session_id = Some(summary::name(id));
     }
@@ -55,25 +55,25 @@ pub(super) fn read(
     summary.run_cost_usd = sum(summary.run_cost_usd, run_cost, |a, b| a + b).filter(|cost| cost.is_finite());
     summary.usage = sum(summary.usage, usage(&line), Usage::plus);
     if let Some(raw) = line.structured_output {
-        summary.structured_output = Some(repaired(raw).into_owned());
+        summary.structured_output = Some(replace_lone_surrogates(raw).into_owned());
     }
     if let Some(usage) = summary.usage {
         on_event(AgentEvent::Usage(usage));
     }
     line.denials.map_or(Ok(()), |raw| denials(raw, summary))?;
-    let said = said(&line)?;
-    if said == ReportedResult::Done {
+    let reported = reported_result(&line)?;
+    if reported == ReportedResult::Done {
         match &line.text {
-            Some(text) => summary.saw_text(text),
-            // A result without a text, or with one of another type, is no empty answer.
-            None if !summary.has_text() => summary.lost_text(),
+            Some(text) => summary.set_text(text),
+            // A missing text, or one of another type, is not an empty answer.
+            None if !summary.has_text() => summary.mark_text_lost(),
             None => {}
         }
     }
     on_event(AgentEvent::Finished {
-        how: if said == ReportedResult::Done { Finish::Ok } else { Finish::Error },
+        how: if reported == ReportedResult::Done { Finish::Ok } else { Finish::Error },
     });
-    summary.end_turn(said);
+    summary.end_turn(reported);
     Ok(())
 }
 
@@ -89,13 +89,13 @@ fn walk(bytes: &[u8]) -> Read<Line<'_>> {
     let mut line = Line::default();
     Reader::new(bytes).object(|key, value| {
         match key {
-            b"subtype" => line.subtype = value.word()?,
-            b"is_error" => line.is_error = value.flag()?,
-            b"api_error_status" => line.http_status = value.whole()?,
+            b"subtype" => line.subtype = value.plain_string()?,
+            b"is_error" => line.is_error = value.boolean()?,
+            b"api_error_status" => line.http_status = value.integer()?,
             b"result" => line.text = value.text()?,
             b"errors" => line.errors = Some(value.raw()?),
             b"session_id" => line.session_id = value.text()?,
-            b"num_turns" => line.turns = value.whole()?,
+            b"num_turns" => line.turns = value.integer()?,
             b"total_cost_usd" => line.cost_usd = value.amount()?,
             b"usage" => line.usage = Some(counted(value)?),
             b"modelUsage" => {
@@ -115,9 +115,9 @@ fn walk(bytes: &[u8]) -> Read<Line<'_>> {
     Ok(line)
 }
 
-/// An error of the API comes as `subtype: success` too, and `is_error` says so. What is neither a plain success nor an
-/// error (a field that is missing, or a subtype of tomorrow) is not taken for either.
-fn said(line: &Line<'_>) -> Read<ReportedResult> {
+/// Returns the reported result. API errors also have `subtype: success`, but `is_error` is set. Anything between a plain success
+/// and an error (a missing field, an unknown subtype) counts as neither.
+fn reported_result(line: &Line<'_>) -> Read<ReportedResult> {
     let subtype = String::from_utf8_lossy(line.subtype.unwrap_or_default());
     match (line.is_error, &*subtype) {
         (Some(false), "success") => return Ok(ReportedResult::Done),
@@ -125,9 +125,7 @@ fn said(line: &Line<'_>) -> Read<ReportedResult> {
         (_, error) if error.starts_with("error") => {}
         _ => {
             let subtype = summary::name(&(&*subtype).into());
-            return Ok(ReportedResult::Unreadable(format!(
-                "it names neither success nor error, but `{subtype}`"
-            )));
+            return Ok(ReportedResult::Unreadable(format!("unknown status `{subtype}`")));
         }
     }
     let code = match &*subtype {
@@ -136,16 +134,16 @@ fn said(line: &Line<'_>) -> Read<ReportedResult> {
         "error_max_structured_output_retries" => ReportedErrorCode::SchemaNotMet,
         _ => ReportedErrorCode::Other,
     };
-    let words = match &line.text {
-        Some(text) if !text.is_empty() => summary::words(&text.decode()),
+    let message = match &line.text {
+        Some(text) if !text.is_empty() => summary::message(&text.decode()),
         _ => line
             .errors
             .map(errors)
             .transpose()?
             .filter(|errors| !errors.is_empty())
-            .unwrap_or_else(|| summary::words(&subtype)),
+            .unwrap_or_else(|| summary::message(&subtype)),
     };
-    Ok(ReportedResult::Failed(ReportedError { code, http_status: line.http_status, words }))
+    Ok(ReportedResult::Failed(ReportedError { code, http_status: line.http_status, message }))
 }
 
 fn errors(raw: &[u8]) -> Read<String> {
@@ -157,7 +155,7 @@ fn errors(raw: &[u8]) -> Read<String> {
         }
         Ok(())
     })?;
-    Ok(summary::words(&joined))
+    Ok(summary::message(&joined))
 }
 
 fn usage(line: &Line<'_>) -> Option<Usage> {
@@ -165,11 +163,11 @@ fn usage(line: &Line<'_>) -> Option<Usage> {
         Some(since) => return Some(since.usage),
         None => line.usage?,
     };
-    // When the budget ends a run, claude leaves zeros here although a model was paid for: not known, then.
+    // If the budget stops a run, claude reports zeros although a model has been paid for: unknown.
     (usage != Usage::default() || !line.paid).then_some(usage)
 }
 
-/// Claude counts what came from the cache and what went into it beside `input_tokens`, not within.
+/// Parses token counts. Claude counts cache reads and writes separately from `input_tokens`.
 fn counted(value: &mut Reader<'_>) -> Read<Usage> {
     let mut usage = Usage::default();
     let mut input = Input::default();
@@ -249,7 +247,7 @@ fn denials(raw: &[u8], summary: &mut Summary) -> Read<()> {
             }
             Ok(())
         })?;
-        summary.saw_denial(summary::denial(tool.as_ref(), id.as_ref(), input.as_ref()));
+        summary.add_denial(summary::denial(tool.as_ref(), id.as_ref(), input.as_ref()));
         Ok(())
     })
 }

@@ -1,7 +1,7 @@
-//! Claude's background tasks: shell commands and subagents that go on after their tool call returned.
+//! Parses Claude's background tasks: shell commands and subagents that outlive their tool call.
 //!
-//! 2.1.325 announces the full list of live tasks (`background_tasks_changed`) beside the start and the end of each one;
-//! 2.1.197 only the latter. Every line is read, so that a missing one does no harm.
+//! 2.1.325 reports the list of live tasks (`background_tasks_changed`) besides the start and the exit of each; 2.1.197 only the
+//! latter. All are parsed, so that a missing line does no harm.
 
 use model::{AgentEvent, AgentText, RawJson};
 
@@ -9,14 +9,14 @@ use crate::parse::background::TaskEnd;
 use crate::parse::json::{Read, Reader};
 use crate::parse::summary::{self, Summary};
 
-/// The tools with which the model itself stops a task.
+/// The tools with which the model stops a task.
 const STOP_TOOLS: [&str; 3] = ["TaskStop", "KillShell", "KillBash"];
 
 #[derive(Default)]
 struct TaskLine {
     id: String,
     description: String,
-    /// What the CLI does for itself, such as a plugin refresh: nothing waits for it.
+    /// Internal work of the CLI, such as a plugin refresh, that needs no waiting.
     is_housekeeping: bool,
     in_background: Option<bool>,
     tool_use_id: String,
@@ -34,7 +34,7 @@ pub(super) fn started(
         report_change(summary, on_event, |summary| {
             summary.background.started(&line.id, line.description, line.in_background);
         });
-        // 2.1.197 does not say whether a subagent runs in the foreground; a command that does is no task.
+        // 2.1.197 does not report whether a subagent runs in the foreground; a foreground command is not a task.
         if line.is_command {
             summary.background.started_by(&line.id, &line.tool_use_id);
         }
@@ -42,7 +42,7 @@ pub(super) fn started(
     Ok(())
 }
 
-/// `{"task_id":…,"patch":{"status":"killed"}}`.
+/// Parses `{"task_id":…,"patch":{"status":"killed"}}`.
 pub(super) fn updated(
     bytes: &[u8],
     summary: &mut Summary,
@@ -102,14 +102,14 @@ pub(super) fn changed(
     Ok(())
 }
 
-/// Notes when the model asks to stop a task.
+/// Records a request of the model to stop a task.
 pub(super) fn note_tool(tool: &AgentText<'_>, input: &RawJson<'_>, summary: &mut Summary) {
     if STOP_TOOLS.iter().any(|name| *tool == **name) {
         summary.background.stop_requested(input.text().as_bytes());
     }
 }
 
-/// Changes the tasks, and reports those that run now if they are others than before.
+/// Applies a change, and emits the running tasks if they have changed.
 fn report_change(
     summary: &mut Summary,
     on_event: &mut impl FnMut(AgentEvent<'_>),
@@ -130,11 +130,11 @@ fn read(value: &mut Reader<'_>) -> Read<TaskLine> {
         match key {
             b"task_id" => line.id = name(value)?,
             b"description" => line.description = name(value)?,
-            // Work that goes on elsewhere does not need this process either.
+            // Remote work does not need this process either.
             b"ambient" | b"skip_transcript" | b"off_host" => line.is_housekeeping |= value.is_true()?,
-            b"is_backgrounded" => line.in_background = value.flag()?,
+            b"is_backgrounded" => line.in_background = value.boolean()?,
             b"tool_use_id" => line.tool_use_id = name(value)?,
-            b"task_type" => line.is_command = value.word()? == Some(b"local_bash"),
+            b"task_type" => line.is_command = value.plain_string()? == Some(b"local_bash"),
             b"status" => line.status = Some(name(value)?),
             _ => value.skip()?,
         }
@@ -147,7 +147,7 @@ fn name(value: &mut Reader<'_>) -> Read<String> {
     Ok(value.text()?.as_ref().map(summary::name).unwrap_or_default())
 }
 
-/// The end that a status means; none of one that goes on.
+/// Returns the exit status for a task status. `None` if the task still runs.
 fn end_of(status: &str) -> Option<TaskEnd> {
     Some(match status {
         "pending" | "running" | "paused" => return None,

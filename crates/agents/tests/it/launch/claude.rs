@@ -10,7 +10,7 @@ fn claude() -> CallSpec {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "it is one table")]
-fn each_branch_has_its_arguments() {
+fn arguments_match_call_options() {
     let new = format!("{START} --session-id={NEW}");
     let skip = "--dangerously-skip-permissions";
     let only = |tools: &[&str]| ToolChoice::Only(tools.iter().map(|tool| (*tool).to_owned()).collect());
@@ -153,7 +153,7 @@ fn each_branch_has_its_arguments() {
 }
 
 #[test]
-fn the_restricted_form_is_used_where_the_cli_has_it() {
+fn restricted_flag_is_used_if_supported() {
     let help = "  --session-id <x>\n  --tools <x>\n  --setting-sources <x>\n  --strict-mcp-config\n  --restricted x\n";
     let newest = LaunchSetup { capabilities: Capabilities::from_help(AgentKind::Claude, help), ..setup() };
     let strict = CallSpec { tools: ToolChoice::None, settings: SettingsChoice::Only(vec![]), ..claude() };
@@ -163,7 +163,7 @@ fn the_restricted_form_is_used_where_the_cli_has_it() {
 }
 
 #[test]
-fn what_an_old_version_lacks_is_refused_by_name() {
+fn missing_capability_of_old_version_is_rejected() {
     let old = LaunchSetup {
         capabilities: Capabilities::from_help(AgentKind::Claude, "  --model <x>\n"),
         ..setup()
@@ -171,28 +171,28 @@ fn what_an_old_version_lacks_is_refused_by_name() {
     let refused = |spec: CallSpec| launch(&spec, &old).unwrap_err().to_string();
     assert_eq!(
         refused(CallSpec { tools: ToolChoice::None, ..claude() }),
-        "the installed claude cannot do `tools none`"
+        "the installed claude does not support `tools none`"
     );
     assert_eq!(
         refused(CallSpec { mode: Mode::Observe, ..claude() }),
-        "the installed claude cannot do `mode observe`"
+        "the installed claude does not support `mode observe`"
     );
     let confined = CallSpec {
         policy: model::Preset::Workspace.into(),
         settings: SettingsChoice::Only(vec![]),
         ..claude()
     };
-    assert!(refused(confined).contains("cannot do `policy "));
+    assert!(refused(confined).contains("does not support `policy "));
     assert_eq!(
         refused(CallSpec { settings: SettingsChoice::Only(vec![]), ..claude() }),
-        "the installed claude cannot do `settings`"
+        "the installed claude does not support `settings`"
     );
-    // Without `--session-id` a call still works; its id is known later.
+    // Without `--session-id` the call still works; its id is known later.
     assert_eq!(launch(&claude(), &old).unwrap().session, ExpectedSession::Any);
 }
 
 #[test]
-fn the_session_is_known_before_the_process_starts() {
+fn session_id_is_assigned_before_start() {
     let known = |session| launched(&CallSpec { session, ..claude() }).session;
     assert_eq!(known(SessionChoice::New), ExpectedSession::Assigned(NEW.parse().unwrap()));
     assert_eq!(known(resume()), ExpectedSession::Resumed(OLD.parse().unwrap()));
@@ -202,7 +202,7 @@ fn the_session_is_known_before_the_process_starts() {
 }
 
 #[test]
-fn secrets_of_a_server_stand_in_a_private_file_only() {
+fn server_secrets_are_only_in_private_file() {
     let plan = launched(&CallSpec { mcp_servers: vec![server("files")], ..claude() }).plan;
     assert!(!format!("{:?}{:?}", plan.args, plan.env).contains("sekret"));
     let config = String::from_utf8(plan.private_files["mcp.json"].clone()).unwrap();
@@ -213,7 +213,7 @@ fn secrets_of_a_server_stand_in_a_private_file_only() {
 }
 
 #[test]
-fn the_environment_is_the_allow_list_and_the_calls_own() {
+fn environment_is_allowlisted() {
     let spec =
         CallSpec { tool_timeout: Some(Duration::from_secs(5)), model: Some("OPUS".into()), ..claude() };
     let env: Vec<_> =
@@ -234,7 +234,7 @@ fn the_environment_is_the_allow_list_and_the_calls_own() {
 }
 
 #[test]
-fn contradictions_are_refused() {
+fn contradictory_options_are_rejected() {
     let agent_name = Some("reviewer".parse().unwrap());
     let error = refused(&CallSpec { agent_name, session: resume(), ..claude() });
     assert_eq!(error.to_string(), "`agent_name` and `session` cannot be combined");
@@ -242,11 +242,11 @@ fn contradictions_are_refused() {
     refused(&CallSpec { mode: Mode::Observe, permission_mode: Some(PermissionMode::Bypass), ..claude() });
     let tools = ToolChoice::Only(vec!["Write".into()]);
     let error = refused(&CallSpec { mode: Mode::Observe, tools, ..claude() });
-    assert_eq!(error.to_string(), "tool `Write` is not one that only looks");
+    assert_eq!(error.to_string(), "tool `Write` is not read-only");
 }
 
 #[test]
-fn a_tool_is_never_read_as_two_or_as_a_flag() {
+fn ambiguous_tool_name_is_rejected() {
     for bad in ["", "-x", "Read,Write", "Read Write", "Bash(", "Bash()", "a\nb", "Bash(x) Write"] {
         let tools = ToolChoice::Only(vec![bad.to_owned()]);
         let error = refused(&CallSpec { tools, ..claude() });
@@ -255,13 +255,13 @@ fn a_tool_is_never_read_as_two_or_as_a_flag() {
 }
 
 #[test]
-fn a_long_system_prompt_is_refused_before_the_kernel_does() {
+fn oversized_argument_is_rejected() {
     let error = refused(&CallSpec { system_prompt: Some("x".repeat(200_000)), ..claude() });
     assert!(matches!(error, LaunchError::ValueTooLong { flag: "--system-prompt", .. }), "{error}");
 }
 
 #[test]
-fn who_may_only_look_obeys_no_settings_of_the_workspace() {
+fn observe_mode_ignores_workspace_settings() {
     for source in [SettingSource::Project, SettingSource::Local] {
         let settings = SettingsChoice::Only(vec![SettingSource::User, source]);
         let error = refused(&CallSpec { mode: Mode::Observe, settings, ..claude() });
@@ -273,7 +273,7 @@ fn who_may_only_look_obeys_no_settings_of_the_workspace() {
 }
 
 #[test]
-fn one_tool_is_one_tool() {
+fn tool_list_with_two_rules_is_rejected() {
     let one = |tool: &str| CallSpec { tools: ToolChoice::Only(vec![tool.to_owned()]), ..claude() };
     for tool in ["Read", "Bash(git log *)", "Bash(echo (a b), c)", "mcp__files__*"] {
         assert!(args(&one(tool)).contains(tool), "{tool}");
@@ -292,7 +292,7 @@ fn one_tool_is_one_tool() {
 }
 
 #[test]
-fn who_is_watched_sends_pieces_where_its_version_can_and_is_refused_nowhere() {
+fn watched_call_streams_deltas_if_supported() {
     let sends = |spec: CallSpec, capabilities: Capabilities| {
         let launched = launch(&spec, &LaunchSetup { capabilities, ..setup() });
         launched.map(|launch| launch.plan.args.contains(&"--include-partial-messages".to_owned()))
@@ -303,7 +303,7 @@ fn who_is_watched_sends_pieces_where_its_version_can_and_is_refused_nowhere() {
     assert!(!sends(watched(), none()).unwrap());
     assert!(!sends(claude(), Capabilities::NotAsked).unwrap(), "nobody watches");
     let insists = CallSpec { partial_messages: true, ..claude() };
-    assert!(matches!(sends(insists, none()), Err(LaunchError::NotInThisVersion { .. })));
+    assert!(matches!(sends(insists, none()), Err(LaunchError::UnsupportedVersion { .. })));
     for agent in AgentKind::ALL {
         launched(&CallSpec { watched: true, ..spec(agent) });
     }
@@ -322,7 +322,7 @@ fn furnished() -> LaunchSetup {
 }
 
 #[test]
-fn untrusted_workspace_is_read_and_not_obeyed() {
+fn untrusted_workspace_gives_instructions_only() {
     let spec =
         CallSpec { policy: CallPolicy::default(), agent_name: Some("helper".parse().unwrap()), ..claude() };
     let plan = launch(&spec, &furnished()).unwrap().plan;
@@ -341,8 +341,8 @@ fn untrusted_workspace_is_read_and_not_obeyed() {
 }
 
 #[test]
-fn trusted_workspace_is_left_to_claude() {
-    let spec = CallSpec { policy: CallPolicy::default(), ..claude() }.trusting_its_workspace();
+fn trusted_workspace_needs_no_extra_flags() {
+    let spec = CallSpec { policy: CallPolicy::default(), ..claude() }.with_trusted_workspace();
     let plan = launch(&spec, &furnished()).unwrap().plan;
     let args = plan.args.join(" ");
     assert!(!args.contains("--add-dir") && !args.contains("--strict-mcp-config"), "{args}");
@@ -350,7 +350,7 @@ fn trusted_workspace_is_left_to_claude() {
 }
 
 #[test]
-fn user_servers_stay_out_of_calls_that_limit_tools() {
+fn restricted_tools_exclude_user_servers() {
     let confined = CallSpec { policy: CallPolicy::default(), ..claude() };
     let mut private = confined.clone();
     private.policy.private_state = true;
@@ -366,14 +366,14 @@ fn user_servers_stay_out_of_calls_that_limit_tools() {
         let plan = launch(&spec, &setup).unwrap().plan;
         assert!(!plan.private_files.contains_key("mcp.json"), "{:?}", plan.args);
     }
-    // A call that brings servers has these and no others.
+    // A call with servers has only those.
     let own = launch(&CallSpec { mcp_servers: vec![server("files")], ..confined }, &setup).unwrap().plan;
     let servers = String::from_utf8(own.private_files["mcp.json"].clone()).unwrap();
     assert!(servers.contains("files") && !servers.contains("mine"), "{servers}");
 }
 
 #[test]
-fn default_tool_timeout_leaves_shell_commands_alone() {
+fn default_tool_timeout_excludes_shell_commands() {
     let setup = LaunchSetup { tool_timeout: Some(Duration::from_secs(7)), ..setup() };
     let env = launch(&claude(), &setup).unwrap().plan.env;
     assert_eq!(env["MCP_TOOL_TIMEOUT"], "7000");

@@ -9,7 +9,7 @@ fn codex() -> CallSpec {
 }
 
 #[test]
-fn a_variable_of_a_server_never_runs_code_in_codex() {
+fn server_variable_never_runs_code_in_codex() {
     for name in ["LD_PRELOAD", "NODE_OPTIONS", "GIT_CONFIG_COUNT", "BASH_ENV"] {
         let server = McpServer { env: BTreeMap::from([(name.into(), "x".into())]), ..server("db") };
         let error = refused(&CallSpec { mcp_servers: vec![server], ..codex() });
@@ -18,7 +18,7 @@ fn a_variable_of_a_server_never_runs_code_in_codex() {
 }
 
 #[test]
-fn each_branch_has_its_arguments() {
+fn arguments_match_call_options() {
     let write = format!("{START} --dangerously-bypass-approvals-and-sandbox --skip-git-repo-check");
     let table = [
         ("plain", codex(), format!("{write} -")),
@@ -87,13 +87,13 @@ fn each_branch_has_its_arguments() {
 }
 
 #[test]
-fn a_servers_variable_reaches_it_through_the_environment() {
+fn server_variables_pass_through_environment() {
     let env = launched(&CallSpec { mcp_servers: vec![server("a"), server("b")], ..codex() }).plan.env;
     assert_eq!(env["TOKEN"], "sekret");
 }
 
 #[test]
-fn default_tool_timeout_bounds_the_servers_of_the_call() {
+fn default_tool_timeout_applies_to_servers() {
     let setup = LaunchSetup { tool_timeout: Some(Duration::from_millis(30_500)), ..setup() };
     assert!(launch(&codex(), &setup).is_ok());
     let spec = CallSpec { mcp_servers: vec![server("files")], ..codex() };
@@ -102,12 +102,12 @@ fn default_tool_timeout_bounds_the_servers_of_the_call() {
 }
 
 #[test]
-fn trust_covers_every_directory_of_the_repository() {
+fn trust_level_covers_whole_repository() {
     let workspace =
         WorkspaceFiles { directories: vec!["/r".into(), "/r/w".into()], ..WorkspaceFiles::default() };
     let setup = LaunchSetup { workspace, ..setup() };
     let confined = CallSpec { cwd: "/r/w".into(), policy: CallPolicy::default(), ..codex() };
-    for (spec, level) in [(confined.clone(), "untrusted"), (confined.trusting_its_workspace(), "trusted")] {
+    for (spec, level) in [(confined.clone(), "untrusted"), (confined.with_trusted_workspace(), "trusted")] {
         let args = launch(&spec, &setup).unwrap().plan.args.join(" ");
         let both =
             format!("projects={{\"/r\"={{trust_level=\"{level}\"}},\"/r/w\"={{trust_level=\"{level}\"}}}}");
@@ -116,7 +116,7 @@ fn trust_covers_every_directory_of_the_repository() {
 }
 
 #[test]
-fn instructions_of_an_untrusted_workspace_come_before_the_calls_own() {
+fn workspace_instructions_precede_call_prompt() {
     let workspace = WorkspaceFiles { instructions: "Use tabs.\n".into(), ..WorkspaceFiles::default() };
     let setup = LaunchSetup { workspace, ..setup() };
     let args = |spec: &CallSpec| launch(spec, &setup).unwrap().plan.args.join(" ");
@@ -124,16 +124,16 @@ fn instructions_of_an_untrusted_workspace_come_before_the_calls_own() {
         CallSpec { policy: CallPolicy::default(), append_system_prompt: Some("Be brief.".into()), ..codex() };
     let developer = "developer_instructions=\"Use tabs.\\nBe brief.\"";
     assert!(args(&confined).contains(developer), "{}", args(&confined));
-    // A trusted workspace, and one without a policy, are read by codex itself.
+    // Codex itself reads a trusted workspace, and one without a policy.
     for spec in
-        [confined.clone().trusting_its_workspace(), CallSpec { policy: CallPolicy::off(), ..confined }]
+        [confined.clone().with_trusted_workspace(), CallSpec { policy: CallPolicy::off(), ..confined }]
     {
         assert!(!args(&spec).contains("Use tabs"), "{}", args(&spec));
     }
 }
 
 #[test]
-fn one_variable_cannot_have_two_values() {
+fn conflicting_server_variables_are_rejected() {
     let other = McpServer { env: BTreeMap::from([("TOKEN".into(), "other".into())]), ..server("b") };
     let error = refused(&CallSpec { mcp_servers: vec![server("a"), other], ..codex() });
     assert_eq!(error.to_string(), "variable `TOKEN` of MCP server `b` has another value already");
@@ -142,7 +142,7 @@ fn one_variable_cannot_have_two_values() {
 }
 
 #[test]
-fn what_codex_cannot_enforce_is_refused() {
+fn options_unsupported_by_codex_are_rejected() {
     for bad in [
         CallSpec { max_turns: Some(1), ..codex() },
         CallSpec { max_budget_usd: Some(1.0), ..codex() },
@@ -151,30 +151,30 @@ fn what_codex_cannot_enforce_is_refused() {
         CallSpec { agent_name: Some("x".parse().unwrap()), ..codex() },
         CallSpec { partial_messages: true, ..codex() },
     ] {
-        assert!(matches!(refused(&bad), LaunchError::CannotDo { .. }), "{bad:?}");
+        assert!(matches!(refused(&bad), LaunchError::Unsupported { .. }), "{bad:?}");
     }
 }
 
 #[test]
-fn a_session_name_is_refused_because_codex_would_begin_a_new_session() {
+fn session_name_is_rejected_for_codex() {
     let session = SessionChoice::Resume("my-thread".parse().unwrap());
     let error = refused(&CallSpec { session, ..codex() });
     assert_eq!(error.to_string(), "`my-thread` is not the id of a codex session");
 }
 
 #[test]
-fn the_prompt_is_counted_in_characters() {
+fn codex_prompt_limit_counts_characters() {
     let fits = CallSpec { prompt: "é".repeat(1_048_576), ..codex() };
     assert_eq!(launched(&fits).plan.stdin.len(), 2_097_152);
     let error = refused(&CallSpec { prompt: "é".repeat(1_048_577), ..codex() });
     assert_eq!(error.to_string(), "the prompt has 1048577 characters, and codex takes 1048576");
-    // Longer than any agent takes: the limit is codex's own all the same.
+    // Above every other limit, but codex's own is reported.
     let error = refused(&CallSpec { prompt: "é".repeat(6_000_000), ..codex() });
     assert_eq!(error.to_string(), "the prompt has 6000000 characters, and codex takes 1048576");
 }
 
 #[test]
-fn who_may_only_look_obeys_no_settings_of_the_workspace() {
+fn observe_mode_ignores_workspace_settings() {
     for source in [SettingSource::Project, SettingSource::Local] {
         let settings = SettingsChoice::Only(vec![SettingSource::User, source]);
         let error = refused(&CallSpec { mode: Mode::Observe, settings, ..codex() });

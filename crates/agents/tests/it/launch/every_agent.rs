@@ -1,9 +1,9 @@
-//! What holds for every agent.
+//! Properties of every agent.
 
 use super::*;
 
 #[test]
-fn a_prompt_is_only_ever_on_stdin_and_never_a_command() {
+fn prompt_is_passed_only_on_stdin() {
     for agent in AgentKind::ALL {
         for prompt in ["--help", "-", "/cost", "$(rm -rf /)", "a\0b", "'; ls #"] {
             let plan = launched(&CallSpec { prompt: prompt.into(), ..spec(agent) }).plan;
@@ -17,8 +17,8 @@ fn a_prompt_is_only_ever_on_stdin_and_never_a_command() {
 }
 
 #[test]
-fn no_argument_could_be_taken_for_another_flag() {
-    // A flag and its value are one word: whatever does not begin with a dash was put there by name.
+fn values_are_never_parsed_as_flags() {
+    // A flag and its value are one argument, so any other argument must be a known word.
     let words = ["exec", "claude", "resume", OLD];
     for agent in AgentKind::ALL {
         let spec = CallSpec { session: resume(), add_dirs: vec!["/a".into()], ..spec(agent) };
@@ -29,7 +29,7 @@ fn no_argument_could_be_taken_for_another_flag() {
 }
 
 #[test]
-fn bad_input_is_refused_before_anything_starts() {
+fn invalid_calls_are_rejected() {
     let long = "x".repeat(10 * 1024 * 1024 + 1);
     for agent in [AgentKind::Claude, AgentKind::Gemini, AgentKind::Rehearsal] {
         for (bad, message) in [
@@ -39,7 +39,7 @@ fn bad_input_is_refused_before_anything_starts() {
             (CallSpec { max_turns: Some(0), ..spec(agent) }, "`max_turns` cannot be 0"),
             (CallSpec { max_budget_usd: Some(f64::NAN), ..spec(agent) }, "`max_budget_usd` cannot be NaN"),
             (CallSpec { cwd: "w".into(), ..spec(agent) }, "cwd `w` is not an absolute path"),
-            (CallSpec { add_dirs: vec!["d".into()], ..spec(agent) }, "folder `d` is not an absolute path"),
+            (CallSpec { add_dirs: vec!["d".into()], ..spec(agent) }, "directory `d` is not an absolute path"),
             (CallSpec { output_schema: Some("[]".into()), ..spec(agent) }, "the output schema is not"),
             (
                 CallSpec { mcp_servers: vec![server("a__b")], ..spec(agent) },
@@ -57,12 +57,12 @@ fn bad_input_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn ten_megabytes_are_taken() {
+fn ten_megabyte_prompt_is_accepted() {
     let prompt = "x".repeat(10 * 1024 * 1024);
     assert_eq!(launched(&CallSpec { prompt, ..spec(AgentKind::Claude) }).plan.stdin.len(), 10 << 20);
 }
 
 #[test]
-fn rehearsal_is_launched_as_claude_is() {
+fn rehearsal_launches_like_claude() {
     assert_eq!(args(&spec(AgentKind::Rehearsal)), format!("--as claude {}", args(&spec(AgentKind::Claude))));
 }

@@ -7,7 +7,7 @@ fn gemini() -> CallSpec {
 }
 
 #[test]
-fn each_branch_has_its_arguments() {
+fn arguments_match_call_options() {
     let start = "--output-format=stream-json";
     let new = format!("--skip-trust --session-id={NEW}");
     let limited = "--approval-mode=default --policy=/spool/private/policy.toml";
@@ -64,7 +64,7 @@ fn each_branch_has_its_arguments() {
 }
 
 #[test]
-fn a_system_prompt_is_a_private_file_named_by_a_variable() {
+fn system_prompt_is_passed_in_private_file() {
     let plan = launched(&CallSpec { system_prompt: Some("be a crab".into()), ..gemini() }).plan;
     assert_eq!(plan.env["GEMINI_SYSTEM_MD"], "/spool/private/system-prompt.md");
     assert_eq!(plan.private_files["system-prompt.md"], b"be a crab");
@@ -72,7 +72,7 @@ fn a_system_prompt_is_a_private_file_named_by_a_variable() {
 }
 
 #[test]
-fn a_policy_allows_the_tools_of_the_call_and_denies_the_rest() {
+fn policy_file_denies_unlisted_tools() {
     let policy = |spec: CallSpec| {
         String::from_utf8(launched(&spec).plan.private_files["policy.toml"].clone()).unwrap()
     };
@@ -89,7 +89,7 @@ fn a_policy_allows_the_tools_of_the_call_and_denies_the_rest() {
     assert!(observe.contains("read_file") && !observe.contains("write_file"), "{observe}");
     let edits = policy(CallSpec { permission_mode: Some(PermissionMode::AcceptEdits), ..gemini() });
     assert!(edits.contains("write_file") && !edits.contains("run_shell_command"), "{edits}");
-    // The model can leave gemini's planning mode by itself; what is written in a policy it cannot.
+    // The model can leave gemini's planning mode by itself, but not a policy.
     let plan = policy(CallSpec { permission_mode: Some(PermissionMode::Plan), ..gemini() });
     assert_eq!(plan, observe);
     refused(&CallSpec { mode: Mode::Observe, tools, ..gemini() });
@@ -97,7 +97,7 @@ fn a_policy_allows_the_tools_of_the_call_and_denies_the_rest() {
 }
 
 #[test]
-fn a_prompt_that_gemini_would_drop_in_silence_is_refused() {
+fn oversized_gemini_prompt_is_rejected() {
     let error = refused(&CallSpec { prompt: "x".repeat(4_000_001), ..gemini() });
     assert_eq!(error.to_string(), "the prompt has 4000001 bytes, and gemini takes 4000000");
     let error = refused(&CallSpec { prompt: "x".repeat(12_000_000), ..gemini() });
@@ -105,7 +105,7 @@ fn a_prompt_that_gemini_would_drop_in_silence_is_refused() {
 }
 
 #[test]
-fn what_gemini_cannot_enforce_is_refused() {
+fn options_unsupported_by_gemini_are_rejected() {
     for bad in [
         CallSpec { mcp_servers: vec![server("a")], ..gemini() },
         CallSpec { max_turns: Some(1), ..gemini() },
@@ -113,18 +113,18 @@ fn what_gemini_cannot_enforce_is_refused() {
         CallSpec { settings: SettingsChoice::Only(vec![]), ..gemini() },
         CallSpec { session: fork(), ..gemini() },
     ] {
-        assert!(matches!(refused(&bad), LaunchError::CannotDo { .. }), "{bad:?}");
+        assert!(matches!(refused(&bad), LaunchError::Unsupported { .. }), "{bad:?}");
     }
 }
 
 #[test]
-fn a_workspace_with_settings_cannot_be_looked_at_only() {
+fn gemini_settings_prevent_observe_mode() {
     let workspace = WorkspaceFiles { has_settings: true, ..WorkspaceFiles::default() };
     let setup = LaunchSetup { workspace, ..setup() };
     assert!(launch(&gemini(), &setup).is_ok());
     let error = launch(&CallSpec { mode: Mode::Observe, ..gemini() }, &setup).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "gemini obeys the settings in `/w/.gemini`, so it cannot be held to looking only"
+        "gemini loads settings from `/w/.gemini`, so read-only mode cannot be enforced"
     );
 }

@@ -1,4 +1,4 @@
-//! What a policy changes about a launch.
+//! Effects of a policy on a launch.
 
 use agents::{HostConfig, LaunchError, LaunchSetup, launch};
 use model::{
@@ -40,7 +40,7 @@ fn confinement(plan: &RunPlan) -> &Confinement {
 }
 
 #[test]
-fn without_a_policy_nothing_is_changed() {
+fn call_without_policy_is_unchanged() {
     for agent in AgentKind::ALL {
         let plan = plan(&spec(agent), &at_home());
         assert_eq!(plan.policy, Policy::Off);
@@ -52,17 +52,17 @@ fn without_a_policy_nothing_is_changed() {
 }
 
 #[test]
-fn hooks_of_git_run_only_in_a_trusted_workspace() {
+fn git_hooks_run_only_in_trusted_workspace() {
     for agent in AgentKind::ALL {
         let spec = CallSpec { policy: Preset::Workspace.into(), ..spec(agent) };
         let hooks = |spec: &CallSpec| plan(spec, &at_home()).env.contains_key("GIT_CONFIG_COUNT");
         assert!(hooks(&spec), "{agent}");
-        assert!(!hooks(&spec.trusting_its_workspace()), "{agent}");
+        assert!(!hooks(&spec.with_trusted_workspace()), "{agent}");
     }
 }
 
 #[test]
-fn an_agent_writes_its_workspace_and_its_own_state_and_sees_no_other_agents() {
+fn agent_writes_only_workspace_and_own_state() {
     let cases = [
         (AgentKind::Claude, "/home/ana/.claude", "CLAUDE_CONFIG_DIR", "/home/ana/.codex"),
         (AgentKind::Codex, "/home/ana/.codex", "CODEX_HOME", "/home/ana/.claude"),
@@ -89,7 +89,7 @@ fn an_agent_writes_its_workspace_and_its_own_state_and_sees_no_other_agents() {
 }
 
 #[test]
-fn caches_are_shared_by_policy_temporary_when_observing_and_never_replace_named_variables() {
+fn package_caches_depend_on_policy() {
     let mut setup = at_home();
     setup.inherited.insert("GOPATH".to_owned(), "/srv/go".to_owned());
     setup.pass_on.insert("GOPATH".to_owned());
@@ -107,7 +107,7 @@ fn caches_are_shared_by_policy_temporary_when_observing_and_never_replace_named_
 }
 
 #[test]
-fn a_confined_agent_does_not_obey_its_workspace_unless_it_is_named() {
+fn sandboxed_agent_ignores_workspace_settings() {
     let args = |spec: &CallSpec| plan(spec, &at_home()).args.join(" ");
     let claude = with(AgentKind::Claude, Preset::Workspace);
     assert!(args(&claude).contains("--setting-sources=user --strict-mcp-config"), "{}", args(&claude));
@@ -121,7 +121,7 @@ fn a_confined_agent_does_not_obey_its_workspace_unless_it_is_named() {
 }
 
 #[test]
-fn to_observe_is_to_write_nothing_whatever_the_policy() {
+fn observe_mode_never_writes() {
     let spec = CallSpec { mode: Mode::Observe, ..with(AgentKind::Codex, Preset::Workspace) };
     let plan = plan(&spec, &at_home());
     assert_eq!(confinement(&plan).preset, Preset::Observe);
@@ -129,7 +129,7 @@ fn to_observe_is_to_write_nothing_whatever_the_policy() {
 }
 
 #[test]
-fn a_call_cannot_lift_the_ceiling() {
+fn call_cannot_exceed_ceiling() {
     let mut setup = at_home();
     setup.host.ceiling = Preset::Observe.into();
     for preset in Preset::ALL {
@@ -144,7 +144,7 @@ fn a_call_cannot_lift_the_ceiling() {
 }
 
 #[test]
-fn an_agent_without_a_shell_has_file_tools_and_nothing_else() {
+fn agent_without_shell_has_only_file_tools() {
     let claude = plan(&with(AgentKind::Claude, Preset::Restricted), &at_home());
     let words = claude.args.join(" ");
     assert!(words.contains("--tools= ") || words.ends_with("--tools="), "{words}");
@@ -168,7 +168,7 @@ fn an_agent_without_a_shell_has_file_tools_and_nothing_else() {
 
     let refused = |spec: CallSpec, setup: &LaunchSetup| launch(&spec, setup).unwrap_err();
     let error = refused(with(AgentKind::Codex, Preset::Restricted), &at_home());
-    assert!(matches!(error, LaunchError::CannotDo { .. }), "{error}");
+    assert!(matches!(error, LaunchError::Unsupported { .. }), "{error}");
     let only = ToolChoice::Only(vec!["Bash".into()]);
     let error = refused(CallSpec { tools: only, ..with(AgentKind::Claude, Preset::Restricted) }, &at_home());
     assert!(matches!(error, LaunchError::Contradiction { .. }), "{error}");
@@ -179,14 +179,14 @@ fn an_agent_without_a_shell_has_file_tools_and_nothing_else() {
 }
 
 #[test]
-fn a_policy_can_have_a_state_folder_of_its_own() {
+fn policy_can_have_private_state() {
     let private = |agent| CallSpec {
         policy: CallPolicy { private_state: true, ..Preset::Workspace.into() },
         ..spec(agent)
     };
     let claude = plan(&private(AgentKind::Claude), &at_home());
     assert_eq!(claude.env["CLAUDE_CONFIG_DIR"], "/state/agents/claude-workspace");
-    // Then the user's own is as foreign as that of others.
+    // The user's own state is then hidden like that of other agents.
     assert!(confinement(&claude).hidden.contains(&"/home/ana/.claude".into()));
     let mut without = at_home();
     without.host.private_state = None;
@@ -195,7 +195,7 @@ fn a_policy_can_have_a_state_folder_of_its_own() {
 }
 
 #[test]
-fn a_private_state_folder_is_seeded_with_the_login_and_nothing_else() {
+fn private_state_contains_only_the_login() {
     let folder = tempfile::tempdir().unwrap();
     let (home, base) = (folder.path().join("home"), folder.path().join("agents"));
     std::fs::create_dir_all(home.join(".claude")).unwrap();
@@ -217,7 +217,7 @@ fn a_private_state_folder_is_seeded_with_the_login_and_nothing_else() {
 }
 
 #[test]
-fn a_call_that_leaves_no_tool_but_those_of_its_server_is_without_a_shell_as_it_is() {
+fn call_with_only_server_tools_needs_no_file_tools() {
     let tools = ["mcp__files__read".to_owned()].to_vec();
     let own = CallSpec {
         tools: ToolChoice::Only(tools.clone()),
@@ -241,7 +241,7 @@ fn a_call_that_leaves_no_tool_but_those_of_its_server_is_without_a_shell_as_it_i
 }
 
 #[test]
-fn a_folder_that_is_named_twice_is_one_and_file_tools_can_be_seen() {
+fn duplicate_workspace_is_listed_once() {
     let twice = CallSpec { add_dirs: vec!["/w".into()], ..with(AgentKind::Claude, Preset::Workspace) };
     let plan = plan(&twice, &at_home());
     let of = |path: &str| {
@@ -251,7 +251,7 @@ fn a_folder_that_is_named_twice_is_one_and_file_tools_can_be_seen() {
 }
 
 #[test]
-fn named_hosts_are_those_of_the_call_and_of_the_agents_own_vendor_and_no_list_is_refused() {
+fn listed_hosts_include_the_vendor() {
     let network = |network: Network, agent| {
         let policy = CallPolicy { network, ..Preset::Workspace.into() };
         confinement(&plan(&CallSpec { policy, ..spec(agent) }, &at_home())).network.clone()
@@ -276,7 +276,7 @@ fn named_hosts_are_those_of_the_call_and_of_the_agents_own_vendor_and_no_list_is
 }
 
 #[test]
-fn gemini_does_not_see_what_its_workspace_would_have_it_obey() {
+fn untrusted_gemini_settings_are_hidden() {
     let hidden = |agent| confinement(&plan(&with(agent, Preset::Workspace), &at_home())).hidden.clone();
     for name in ["/w/.gemini", "/w/.env"] {
         assert!(hidden(AgentKind::Gemini).contains(&name.into()), "{name}");
@@ -286,22 +286,22 @@ fn gemini_does_not_see_what_its_workspace_would_have_it_obey() {
 
 #[test]
 fn trusted_workspace_hides_nothing_from_gemini() {
-    let trusted = with(AgentKind::Gemini, Preset::Workspace).trusting_its_workspace();
+    let trusted = with(AgentKind::Gemini, Preset::Workspace).with_trusted_workspace();
     let plan = plan(&trusted, &at_home());
     assert!(!confinement(&plan).hidden.contains(&"/w/.gemini".into()), "{plan:?}");
 }
 
 #[test]
-fn explicit_tool_timeout_is_refused_where_it_would_not_hold() {
+fn unenforceable_tool_timeout_is_rejected() {
     let tool_timeout = Some(std::time::Duration::from_secs(3));
     for agent in [AgentKind::Codex, AgentKind::Gemini] {
         let error = launch(&CallSpec { tool_timeout, ..spec(agent) }, &at_home()).unwrap_err();
-        assert!(matches!(error, LaunchError::CannotDo { option: "tool_timeout", .. }), "{error}");
+        assert!(matches!(error, LaunchError::Unsupported { option: "tool_timeout", .. }), "{error}");
     }
 }
 
 #[test]
-fn named_variables_are_passed_on_unless_they_run_code() {
+fn passed_variables_must_not_run_code() {
     let mut setup = at_home();
     setup.inherited.insert("GH_TOKEN".to_owned(), "t".to_owned());
     setup.pass_on.insert("GH_TOKEN".to_owned());

@@ -1,4 +1,4 @@
-//! Work that goes on after an answer, and answers of several results.
+//! Background work after an answer, and answers with several results.
 
 use model::{AgentKind, Deadline, End, Exit, FailureKind, Usage};
 
@@ -18,7 +18,7 @@ const NONE_LISTED: &str = r#"{"type":"system","subtype":"background_tasks_change
 const INIT: &str = r#"{"type":"system","subtype":"init","session_id":"s1"}"#;
 
 #[test]
-fn work_that_was_cut_short_is_never_a_success() {
+fn work_cut_short_is_never_success() {
     let deadline = End::Deadline { which: Deadline::Wall };
     let at_deadline = FailureKind::Deadline { which: Deadline::Wall };
     let incomplete = Some(FailureKind::Incomplete);
@@ -30,7 +30,7 @@ fn work_that_was_cut_short_is_never_a_success() {
         (&[STARTED, DONE, TASK_STOPPED], End::Exited, incomplete.clone(), &["stopped"]),
         (&[STARTED, DONE, TASK_ODD], End::Exited, incomplete.clone(), &["unknown"]),
         (&[STARTED, DONE, TASK_STOPPED, INIT, DONE], End::Exited, incomplete.clone(), &["stopped"]),
-        // Stopped for lingering, after an answer that takes the stopped task into account.
+        // Stopped after its answer, which takes the stopped task into account.
         (&[STARTED, DONE, TASK_STOPPED, INIT, DONE], End::Stopped, incomplete.clone(), &["stopped"]),
         (&[STARTED, TASK_FAILED, DONE], End::Exited, None, &["failed"]),
         (&[STARTED, DONE, TASK_FAILED], End::Exited, incomplete.clone(), &["failed"]),
@@ -51,7 +51,7 @@ fn work_that_was_cut_short_is_never_a_success() {
 }
 
 #[test]
-fn task_that_only_a_list_names_is_tracked() {
+fn task_known_only_from_list_is_tracked() {
     for (lines, statuses) in [
         (&[LISTED, DONE][..], &["killed"][..]),
         (&[LISTED, DONE, NONE_LISTED], &["unknown"]),
@@ -64,7 +64,7 @@ fn task_that_only_a_list_names_is_tracked() {
 }
 
 #[test]
-fn results_of_a_run_form_one_answer() {
+fn results_of_one_run_are_combined() {
     let result = |text: &str, cost: f64, tokens: u64| {
         format!(
             r#"{{"type":"result","subtype":"success","is_error":false,"num_turns":2,"result":"{text}","total_cost_usd":{cost},"usage":{{"input_tokens":{tokens},"output_tokens":1}}}}"#
@@ -79,7 +79,7 @@ fn results_of_a_run_form_one_answer() {
 }
 
 #[test]
-fn failed_later_result_fails_the_run_and_keeps_the_answer() {
+fn failed_later_result_fails_the_run() {
     let failed =
         r#"{"type":"result","subtype":"success","is_error":true,"api_error_status":529,"result":"busy"}"#;
     let run = Run::of(AgentKind::Claude, [STARTED, DONE, TASK_DONE, INIT, failed].join("\n").leak());
@@ -88,7 +88,7 @@ fn failed_later_result_fails_the_run_and_keeps_the_answer() {
 }
 
 #[test]
-fn text_after_a_result_is_of_a_further_turn() {
+fn text_after_result_starts_further_turn() {
     let text = r#"{"type":"assistant","message":{"content":[{"type":"text","text":"later"}]}}"#;
     let piece = r#"{"type":"stream_event","event":{"delta":{"type":"text_delta","text":"later"}}}"#;
     let failed = r#"{"type":"result","subtype":"success","is_error":true,"result":"no"}"#;
@@ -116,7 +116,7 @@ fn text_after_a_result_is_of_a_further_turn() {
 }
 
 #[test]
-fn exit_of_an_agent_stopped_after_its_answer_is_not_reported() {
+fn exit_status_after_early_stop_is_dropped() {
     let outcome = Run { end: End::Stopped, code: 143, ..Run::of(AgentKind::Claude, DONE) }.outcome();
     assert_eq!((outcome.is_success(), outcome.exit), (true, None));
     let outcome = Run { end: End::Stopped, code: 143, ..Run::of(AgentKind::Claude, INIT) }.outcome();
@@ -124,7 +124,7 @@ fn exit_of_an_agent_stopped_after_its_answer_is_not_reported() {
 }
 
 #[test]
-fn agent_that_is_killed_after_a_result_has_not_completed() {
+fn agent_killed_after_result_is_failure() {
     for code in [137, 143] {
         let outcome = Run { code, ..Run::of(AgentKind::Claude, DONE) }.outcome();
         assert_eq!(outcome.failure().map(|failure| &failure.kind), Some(&FailureKind::Incomplete));
@@ -134,7 +134,7 @@ fn agent_that_is_killed_after_a_result_has_not_completed() {
 }
 
 #[test]
-fn command_left_in_a_codex_terminal_is_incomplete() {
+fn codex_background_command_is_incomplete() {
     let started = r#"{"type":"item.started","item":{"id":"1","type":"command_execution","command":"sleep 60","status":"in_progress"}}"#;
     let ended = r#"{"type":"item.completed","item":{"id":"1","type":"command_execution","command":"sleep 60","exit_code":0,"status":"completed"}}"#;
     assert_eq!(answer(AgentKind::Codex, &[started, ended, SAID_A, TURN_DONE].join("\n")), "a");

@@ -5,7 +5,7 @@ use model::{AgentKind, FailureKind, Totals, Usage};
 use super::{OLD, Run, resumed};
 
 #[test]
-fn what_an_agent_tells_of_this_run_alone_needs_no_difference() {
+fn usage_of_run_alone_needs_no_difference() {
     let stdout = r#"{"type":"result","subtype":"success","is_error":false,"result":"x","total_cost_usd":0.75,"usage":{"input_tokens":0},"model_usage_since_last_result":{"m":{"inputTokens":60,"cacheReadInputTokens":40,"outputTokens":20,"thinkingTokens":3,"costUSD":0.25}}}"#;
     let outcome = Run { session: resumed(), ..Run::of(AgentKind::Claude, stdout) }.outcome();
     assert_eq!(outcome.cost_usd, Some(0.25));
@@ -13,20 +13,20 @@ fn what_an_agent_tells_of_this_run_alone_needs_no_difference() {
 }
 
 #[test]
-fn counters_of_a_session_become_this_runs_by_difference() {
+fn session_counters_yield_run_usage() {
     let usage = |input| Usage { input, output: 5, cached: 0, reasoning: 0 };
     let stdout = r#"{"type":"turn.completed","usage":{"input_tokens":30,"output_tokens":5}}"#;
     let before = Some(Totals { usage: Some(usage(10)), cost_usd: None });
-    let run = Run { session: resumed(), before, ..Run::of(AgentKind::Codex, stdout) };
+    let run = Run { session: resumed(), totals_before: before, ..Run::of(AgentKind::Codex, stdout) };
     assert_eq!(run.outcome().usage, Some(Usage { input: 20, ..Usage::default() }));
     assert_eq!(run.outcome().session_totals.unwrap().usage, Some(usage(30)));
-    // With a past that nobody knows there is no honest number.
-    assert_eq!(Run { before: None, ..run }.outcome().usage, None);
+    // Unknown earlier counters leave no correct figure.
+    assert_eq!(Run { totals_before: None, ..run }.outcome().usage, None);
     assert_eq!(Run::of(AgentKind::Codex, stdout).outcome().usage, Some(usage(30)));
 }
 
 #[test]
-fn claude_counts_the_cost_of_a_session_only_in_newer_versions() {
+fn newer_claude_counts_cost_per_session() {
     let stdout = |version: &str| -> &'static str {
         let text = format!(
             "{{\"type\":\"system\",\"subtype\":\"init\",\"session_id\":\"{OLD}\",\"claude_code_version\":\"{version}\"}}\n\
@@ -35,14 +35,18 @@ fn claude_counts_the_cost_of_a_session_only_in_newer_versions() {
         text.leak()
     };
     let before = Some(Totals { usage: None, cost_usd: Some(0.5) });
-    let run = |version| Run { session: resumed(), before, ..Run::of(AgentKind::Claude, stdout(version)) };
+    let run = |version| Run {
+        session: resumed(),
+        totals_before: before,
+        ..Run::of(AgentKind::Claude, stdout(version))
+    };
     assert_eq!(run("2.1.325").outcome().cost_usd, Some(0.25));
     assert_eq!(run("2.1.197").outcome().cost_usd, Some(0.75));
     assert_eq!(run("2.1.197").outcome().session_totals, None);
 }
 
 #[test]
-fn counts_beyond_all_numbers_neither_panic_nor_wrap() {
+fn huge_counts_do_not_panic_or_wrap() {
     const MAX: u64 = u64::MAX;
     let claude = format!(
         r#"{{"type":"result","subtype":"success","is_error":false,"result":"x","usage":{{"input_tokens":{MAX},"cache_read_input_tokens":{MAX},"cache_creation_input_tokens":{MAX}}}}}"#

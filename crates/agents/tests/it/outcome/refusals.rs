@@ -1,4 +1,4 @@
-//! Refused tools, writes and hosts: listed, and no failure.
+//! Rejected tools, writes and hosts are listed and are not failures.
 
 use model::{
     AgentKind, AgentState, Bounds, Confined, Confinement, FailureKind, HomeView, Network, PolicyRoot, Preset,
@@ -8,7 +8,7 @@ use model::{
 use super::{DONE, Run};
 
 #[test]
-fn denied_tool_is_a_refusal_and_the_agents_verdict_decides() {
+fn denied_tool_does_not_decide_the_verdict() {
     let claude = r#"{"type":"result","subtype":"success","is_error":false,"result":"could not","permission_denials":[{"tool_name":"Bash","tool_use_id":"t","tool_input":{"command":"ls"}},{"tool_name":"Bash","tool_use_id":"u","tool_input":{"command":"ls"}}]}"#;
     let codex = r#"{"type":"item.completed","item":{"id":"1","type":"file_change","status":"declined","changes":[]}}
 {"type":"item.completed","item":{"type":"agent_message","text":"could not"}}
@@ -31,7 +31,7 @@ fn denied_tool_is_a_refusal_and_the_agents_verdict_decides() {
 }
 
 #[test]
-fn printed_message_of_gemini_is_no_refused_write() {
+fn gemini_message_in_output_is_no_refused_write() {
     let call = |number: u32, command: &str, output: &str| {
         let id = format!("run_shell_command__{number}");
         format!(
@@ -54,7 +54,7 @@ fn printed_message_of_gemini_is_no_refused_write() {
 }
 
 #[test]
-fn rule_of_the_agent_and_the_sandbox_are_listed_apart() {
+fn agent_and_sandbox_refusals_are_separate() {
     let stream = r#"{"type":"tool_use","tool_name":"write_file","tool_id":"write_file__1","parameters":{"file_path":"/etc/x","content":""}}
 {"type":"tool_result","tool_id":"write_file__1","status":"error","output":"Path not in workspace: Attempted path \"/etc/x\" resolves outside","error":{"type":"invalid_tool_params","message":"Path not in workspace: Attempted path \"/etc/x\" resolves outside"}}
 {"type":"tool_use","tool_name":"run_shell_command","tool_id":"run_shell_command__2","parameters":{"command":"touch /etc/x"}}
@@ -69,7 +69,7 @@ fn rule_of_the_agent_and_the_sandbox_are_listed_apart() {
 }
 
 #[test]
-fn refused_writes_and_hosts_are_listed_only_of_a_confined_run() {
+fn sandbox_refusals_need_a_sandboxed_run() {
     let erofs = r#"{"type":"user","message":{"content":[{"type":"tool_result","is_error":true,"content":"bash: line 1: /etc/x: Read-only file system\nmkdir: cannot create directory '/opt/y': Permission denied\nmkdir: cannot create directory '/desk/shop/z': Permission denied"}]}}"#;
     let run = Run::of(AgentKind::Claude, [erofs, DONE].join("\n").leak());
     assert_eq!(run.outcome().refusals, []);
@@ -77,13 +77,13 @@ fn refused_writes_and_hosts_are_listed_only_of_a_confined_run() {
     let outcome = confined.outcome();
     assert!(outcome.is_success(), "{outcome:?}");
     let found: Vec<_> = outcome.refusals.iter().map(|r| (r.kind.name(), r.subject.as_str())).collect();
-    // Nothing says that the sandbox refused a path that the policy lets the agent write.
+    // No evidence that the sandbox rejected a path that the policy makes writable.
     assert_eq!(found, [("write", "/etc/x"), ("write", "/opt/y"), ("host", "example.com:443")]);
     assert_eq!(outcome.notes(), ["refused: write /etc/x, write /opt/y, host example.com:443"]);
 }
 
 #[test]
-fn missing_path_of_the_home_directory_names_the_setting() {
+fn hidden_home_path_hints_at_expose_setting() {
     let home = tempfile::tempdir().unwrap();
     for name in ["notes", "shown", ".claude/x"] {
         std::fs::create_dir_all(home.path().join(name)).unwrap();
@@ -119,7 +119,7 @@ fn missing_path_of_the_home_directory_names_the_setting() {
 }
 
 #[test]
-fn required_policy_that_was_not_enforced_is_no_success() {
+fn unenforced_required_policy_is_failure() {
     for (requirement, moved_to, kind) in [
         (Requirement::Require, None, Some(FailureKind::PolicyViolation)),
         (Requirement::Require, Some("/job/quarantine/big".into()), None),

@@ -220,7 +220,7 @@ impl CallTool {
             return Err(Refusal::of(
                 "policy",
                 format!("policy `{}` lets the agent write, which mode `observe` forbids", policy.preset),
-                "leave one of them out, or use policy `observe` or `sealed`",
+                "use only one of them, or use policy `observe` or `sealed`",
             ));
         }
         let call = CallSpec {
@@ -242,7 +242,7 @@ impl CallTool {
             },
             ..CallSpec::new(self.agent, given.prompt, cwd(server, given.cwd.as_deref())?)
         };
-        let call = if server.options.trust_workspaces { call.trusting_its_workspace() } else { call };
+        let call = if server.options.trust_workspaces { call.with_trusted_workspace() } else { call };
         let order = CallRequest {
             task: given.task_name.map(|name| short("task_name", name.trim())).transpose()?,
             idempotency_key: given.idempotency_key.map(|key| short("idempotency_key", &key)).transpose()?,
@@ -382,7 +382,7 @@ fn session(given: &Parameters) -> Result<SessionChoice, Refusal> {
         return Err(Refusal::of(
             "continue_latest",
             format!("it cannot be combined with {field}"),
-            "leave one of them out",
+            "use only one of them",
         ));
     }
     let uuid = uuid::Uuid::parse_str(id.trim()).map_err(|_| {

@@ -1,8 +1,8 @@
-//! An error in one line, with everything that it came from.
+//! Formats an error with its causes.
 
 use std::error::Error;
 
-/// What went wrong, and why, down to the first cause.
+/// Returns the message of an error and of each `source`, separated by colons.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

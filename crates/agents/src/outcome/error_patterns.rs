@@ -1,13 +1,13 @@
-//! What kind of failure an agent's words and its API's status speak of.
+//! Classifies an agent's error messages and HTTP statuses.
 //!
-//! Owns the phrases, as seen in the real programs. Words are the last resort: codes and statuses come first.
+//! Owns the phrases, collected from the real programs. A last resort: error codes and statuses take precedence.
 
 use std::time::Duration;
 
 use model::FailureKind;
 
-/// The kind of failure that an HTTP status of a model's API means; none where it may be many things.
-pub(super) fn kind_of_status(status: u16) -> Option<FailureKind> {
+/// Returns the failure kind of an HTTP status of a model's API. `None` if it is ambiguous.
+pub(super) fn kind_from_status(status: u16) -> Option<FailureKind> {
     Some(match status {
         401 | 403 => FailureKind::Auth,
         408 => FailureKind::Network,
@@ -18,9 +18,9 @@ pub(super) fn kind_of_status(status: u16) -> Option<FailureKind> {
     })
 }
 
-/// Phrases in lower case, the more telling ones first.
+/// Phrases in lower case, most specific first.
 const PHRASES: &[(&str, Phrase)] = &[
-    // Our own proxy, to an agent whose API is at a host that the policy does not list. It comes with the status 403.
+    // The sandbox proxy's reply, with status 403, if the policy does not list the API's host.
     ("switchboard: the policy does not list this host", Phrase::RefusedHost),
     ("switchboard: the host leads to an address that the policy does not list", Phrase::RefusedHost),
     ("no conversation found with session id", Phrase::SessionNotFound),
@@ -87,12 +87,12 @@ enum Phrase {
     SessionNotFound,
 }
 
-/// The kind of failure that an agent's words speak of.
-pub(super) fn kind_of_words(words: &str) -> Option<FailureKind> {
-    let words = words.to_lowercase();
-    let found = PHRASES.iter().find(|(phrase, _)| words.contains(phrase));
-    // A status that the words name is more exact than the words, but for what no status says.
-    let by_status = status_in(&words).and_then(kind_of_status);
+/// Returns the failure kind of a message.
+pub(super) fn kind_from_message(message: &str) -> Option<FailureKind> {
+    let message = message.to_lowercase();
+    let found = PHRASES.iter().find(|(phrase, _)| message.contains(phrase));
+    // A status in the message is more precise than the phrases, except for kinds without a status.
+    let by_status = status_in(&message).and_then(kind_from_status);
     match found {
         Some((_, Phrase::SessionNotFound)) => Some(FailureKind::SessionNotFound),
         Some((_, Phrase::SessionInUse)) => Some(FailureKind::SessionInUse),
@@ -108,19 +108,19 @@ pub(super) fn kind_of_words(words: &str) -> Option<FailureKind> {
     }
 }
 
-/// The status in `last status: 429`, `unexpected status 401`, `"code":500`, `API Error: 529`, `(429)`.
-fn status_in(words: &str) -> Option<u16> {
+/// Returns the status in `last status: 429`, `unexpected status 401`, `"code":500`, `API Error: 529`, `(429)`.
+fn status_in(message: &str) -> Option<u16> {
     ["status: ", "status ", "\"code\":", "code: ", "api error: ", "("].iter().find_map(|before| {
-        words.match_indices(before).find_map(|(at, _)| {
-            let rest = words[at + before.len()..].trim_start();
+        message.match_indices(before).find_map(|(at, _)| {
+            let rest = message[at + before.len()..].trim_start();
             let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
             rest[..digits].parse().ok().filter(|status| digits == 3 && (400..600).contains(status))
         })
     })
 }
 
-/// Returns the reason of gemini's newest retry, which it names on stderr alone: `Attempt 2 failed with status 429. Retrying with backoff...
-/// _ApiError: {…}`, `Attempt 2 failed: …`.
+/// Returns the reason of gemini's latest retry, which it prints only to stderr: `Attempt 2 failed with status 429. Retrying with
+/// backoff... _ApiError: {…}`, `Attempt 2 failed: …`.
 pub(super) fn retried_request(stderr: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct ApiError {
@@ -142,23 +142,23 @@ pub(super) fn retried_request(stderr: &str) -> Option<String> {
     Some(reason.to_owned()).filter(|reason| !reason.is_empty())
 }
 
-/// How long the words say to wait: `retry after 30s`, `try again in 3 days 2 hours`, `limit reached|1767225600`.
-pub(super) fn retry_after(words: &str, now: u64) -> Option<Duration> {
-    let words = words.to_lowercase();
-    let said = ["retry after ", "try again in ", "retry in ", "retry-after: ", "retrydelay\":\""];
-    let wait = said.iter().find_map(|before| {
-        let (_, rest) = words.split_once(before)?;
+/// Returns the waiting time in a message: `retry after 30s`, `try again in 3 days 2 hours`, `limit reached|1767225600`.
+pub(super) fn retry_after(message: &str, now: u64) -> Option<Duration> {
+    let message = message.to_lowercase();
+    let phrases = ["retry after ", "try again in ", "retry in ", "retry-after: ", "retrydelay\":\""];
+    let wait = phrases.iter().find_map(|before| {
+        let (_, rest) = message.split_once(before)?;
         span(rest)
     });
     wait.or_else(|| {
-        let (_, rest) = words.split_once("limit reached|")?;
+        let (_, rest) = message.split_once("limit reached|")?;
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let until: u64 = rest[..digits].parse().ok()?;
         Some(Duration::from_secs(until.saturating_sub(now)))
     })
 }
 
-/// A span of time at the start of a text, in days to milliseconds. A number without a unit counts seconds.
+/// Parses a duration at the start of a text, in days to milliseconds. A number without a unit counts seconds.
 fn span(mut text: &str) -> Option<Duration> {
     let mut sum = None;
     loop {
@@ -186,9 +186,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_the_real_programs_name_their_kind() {
+    fn real_error_messages_are_classified() {
         let limited = FailureKind::RateLimit { retry_after: None };
-        for (words, kind) in [
+        for (message, kind) in [
             ("Not logged in · Please run /login", FailureKind::Auth),
             ("Invalid API key · Fix external API key", FailureKind::Auth),
             ("Failed to authenticate. API Error: 403 Your API key does not have", FailureKind::Auth),
@@ -214,13 +214,13 @@ mod tests {
             ),
             (r#"[API Error: {"error":{"code":500,"message":"internal"}}]"#, FailureKind::AgentError),
         ] {
-            assert_eq!(kind_of_words(words), Some(kind), "{words}");
+            assert_eq!(kind_from_message(message), Some(kind), "{message}");
         }
-        assert_eq!(kind_of_words("TypeError: x is not a function"), None);
+        assert_eq!(kind_from_message("TypeError: x is not a function"), None);
     }
 
     #[test]
-    fn newest_retry_of_gemini_names_its_reason() {
+    fn latest_gemini_retry_reason_is_parsed() {
         let notice = |status: u16| {
             format!(
                 "Attempt 1 failed with status {status}. Retrying with backoff... _ApiError: \
@@ -238,8 +238,8 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_read_from_the_words() {
-        for (words, seconds) in [
+    fn retry_delay_is_parsed_from_message() {
+        for (message, seconds) in [
             ("Suggested retry after 30s.]", Some(30.0)),
             ("Please retry in 34.5s.", Some(34.5)),
             ("try again in 3 days 2 hours 5 minutes.", Some(266_700.0)),
@@ -250,13 +250,13 @@ mod tests {
             ("try again later", None),
             ("retry after 99999999999999999999999999s", None),
         ] {
-            assert_eq!(retry_after(words, 1000).map(|wait| wait.as_secs_f64()), seconds, "{words}");
+            assert_eq!(retry_after(message, 1000).map(|wait| wait.as_secs_f64()), seconds, "{message}");
         }
     }
 
     #[test]
-    fn a_wait_beyond_all_time_is_as_long_as_can_be() {
-        let words = "retry after 18446744073709549568s 18446744073709549568s 18446744073709549568s";
-        assert_eq!(retry_after(words, 1000), Some(Duration::MAX));
+    fn oversized_retry_delay_saturates() {
+        let message = "retry after 18446744073709549568s 18446744073709549568s 18446744073709549568s";
+        assert_eq!(retry_after(message, 1000), Some(Duration::MAX));
     }
 }

@@ -1,7 +1,6 @@
-//! A desk for one trial: a home and a workspace of its own, one CLI, and calls that are placed from it.
+//! The harness of a trial: its own home directory and workspace, one CLI, and the calls.
 //!
-//! A call goes the whole way that the product goes. When the trial is over, the desk looks from outside whether any process
-//! of it is alive.
+//! A call takes the same path as in the product. At the end the harness checks that no process of the trial is alive.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,15 +23,13 @@ use crate::outside;
 use crate::pinned::Pinned;
 use crate::story::Done;
 
-/// How long a trial may take before it counts as hanging: shorter than what a runner of tests allows, so that it can
-/// still say where.
+/// The timeout of a trial, shorter than that of the test runner, so that it can still report its state.
 const LONG: Duration = Duration::from_mins(2);
 
-/// The value of everything in the caller's environment that no agent is to see.
+/// The value of every variable that no agent may see.
 pub const CANARY: &str = "canary-of-the-caller";
 
-/// Variables that a caller may have and that would lend an agent a login, run code in it, or tell it that it is inside of
-/// another agent. Every trial has them.
+/// Variables of the caller that would lend an agent a login, run code in it, or report an outer agent. Set in every trial.
 const CANARIES: [&str; 6] = [
     "AWS_SECRET_ACCESS_KEY",
     "CLAUDECODE",
@@ -42,27 +39,27 @@ const CANARIES: [&str; 6] = [
     "SOME_SECRET",
 ];
 
-pub struct Desk {
+pub struct Harness {
     cli: Pinned,
     folder: TempDir,
     check: AgentCheck,
-    placed: Cell<u32>,
+    started: Cell<u32>,
 }
 
-impl Desk {
-    /// Plays a scenario with one CLI, and then looks for what is left of it.
+impl Harness {
+    /// Runs a scenario with one CLI, then looks for leftovers.
     pub fn play<F: AsyncFnOnce(&Self)>(cli: &Pinned, scenario: F) {
-        let desk = Self::new(cli);
+        let harness = Self::new(cli);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            tokio::time::timeout(LONG, scenario(&desk)).await.expect("the scenario hangs");
-            let gone = || desk.processes().is_empty().then_some(());
+            tokio::time::timeout(LONG, scenario(&harness)).await.expect("the scenario hangs");
+            let gone = || harness.processes().is_empty().then_some(());
             outside::eventually("a process of the run is alive", gone).await;
         });
     }
 
     fn new(cli: &Pinned) -> Self {
-        // Not below /tmp: codex makes no helpers of its own there and complains about it on stderr.
+        // Not below /tmp: codex creates no helpers there and complains on stderr.
         let folder = tempfile::Builder::new().prefix("switchboard-real-").tempdir_in("/var/tmp").unwrap();
         fs::create_dir(folder.path().join("work")).unwrap();
         let program = cli.installed.as_ref().map(|cli| cli.program.clone()).unwrap();
@@ -72,41 +69,41 @@ impl Desk {
                 ("PATH".to_owned(), std::env::var("PATH").unwrap()),
             ]),
             programs: BTreeMap::from([(cli.kind, program)]),
-            // Shared by all trials: asking gemini takes as long as calling it.
+            // Shared by all trials: probing gemini takes as long as calling it.
             cache_file: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("probes.json")),
             ..Lookup::default()
         };
-        let check = doctor::look_up(cli.kind, &lookup);
+        let check = doctor::find_installed(cli.kind, &lookup);
         assert!(check.is_ready() && check.findings.is_empty(), "{check:?}");
         assert_eq!(check.version.map(|version| version.to_string()).as_deref(), Some(cli.version));
-        Self { cli: cli.clone(), folder, check, placed: Cell::new(0) }
+        Self { cli: cli.clone(), folder, check, started: Cell::new(0) }
     }
 
     pub fn kind(&self) -> AgentKind {
         self.cli.kind
     }
 
-    /// The folder that holds everything of this trial.
+    /// Returns the directory of the trial.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The folder that the agent works in.
+    /// Returns the workspace.
     pub fn workspace(&self) -> PathBuf {
         self.folder().join("work")
     }
 
-    /// Whether a file of that name is in the workspace.
+    /// Returns whether the workspace contains a file.
     pub fn has_file(&self, name: &str) -> bool {
         self.workspace().join(name).exists()
     }
 
-    /// The processes of this trial, seen from outside.
+    /// Returns the live processes of the trial, from `/proc`.
     pub fn processes(&self) -> Vec<i32> {
         outside::processes_of(self.folder())
     }
 
-    /// A call with nothing but a prompt, bounded so that a trial that fails does so soon.
+    /// Returns a call with short limits, so that a failing trial fails soon.
     pub fn spec(&self, prompt: impl Into<String>) -> CallSpec {
         let limits = Limits {
             wall: Some(Duration::from_secs(90)),
@@ -117,11 +114,11 @@ impl Desk {
         CallSpec { limits, policy, ..CallSpec::new(self.kind(), prompt, self.workspace()) }
     }
 
-    /// Says how the call is to be started, or why not.
+    /// Plans a call.
     pub fn launch(&self, api: &ModelApi, spec: &CallSpec, spool: &Spool) -> Result<Launch, LaunchError> {
         let cli = self.cli.installed.as_ref().unwrap();
         let offline = cli.environment(api, &self.folder().join("home")).unwrap();
-        // As root, a confined claude has to be told by us.
+        // As root, a sandboxed claude needs the variable.
         let offline = offline.into_iter().filter(|(name, _)| name != "IS_SANDBOX" || spec.policy.is_off());
         let canaries = CANARIES.map(|name| (name.to_owned(), CANARY.to_owned()));
         let inherited: BTreeMap<String, String> = offline.into_iter().chain(canaries).collect();
@@ -133,9 +130,9 @@ impl Desk {
             capabilities: self.check.capabilities.clone(),
             models: ModelTables::default(),
             inherited,
-            // The key of the scripted provider, which an operator of one's own provider would let through.
+            // The key of the scripted provider, which an operator would pass through.
             pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
-            private_folder: spool.private(),
+            private_directory: spool.private(),
             new_session: uuid::Uuid::new_v4().into(),
             host: agents::HostConfig {
                 private_state: Some(self.folder().join("states")),
@@ -147,48 +144,48 @@ impl Desk {
         agents::launch(spec, &setup)
     }
 
-    /// Places a call.
-    pub async fn place(&self, api: &ModelApi, spec: &CallSpec) -> Placed {
+    /// Starts a call.
+    pub async fn place(&self, api: &ModelApi, spec: &CallSpec) -> StartedCall {
         self.place_with(api, spec, |_| ()).await
     }
 
-    /// Places a call whose plan is changed before it is run.
+    /// Starts a call with a modified plan.
     pub async fn place_with(
         &self,
         api: &ModelApi,
         spec: &CallSpec,
         change: impl FnOnce(&mut RunPlan),
-    ) -> Placed {
+    ) -> StartedCall {
         let spool = self.new_spool();
         let mut launch = self.launch(api, spec, &spool).unwrap_or_else(|error| panic!("{error}: {spec:?}"));
         change(&mut launch.plan);
         let supervisor = Supervisor::this_program().unwrap();
         let run = supervisor.start(spool.directory(), &launch.plan).await.unwrap().stop_on_drop();
-        Placed { kind: self.kind(), has_schema: spec.output_schema.is_some(), launch, run }
+        StartedCall { kind: self.kind(), has_schema: spec.output_schema.is_some(), launch, run }
     }
 
-    /// Places a call and waits for its end.
+    /// Runs a call.
     pub async fn ask(&self, api: &ModelApi, spec: &CallSpec) -> Done {
         self.place(api, spec).await.end(None).await
     }
 
-    /// The spool of the next run.
+    /// Returns the spool of the next run.
     pub fn new_spool(&self) -> Spool {
-        self.placed.set(self.placed.get() + 1);
-        Spool::at(self.folder().join(format!("run-{}", self.placed.get())))
+        self.started.set(self.started.get() + 1);
+        Spool::at(self.folder().join(format!("run-{}", self.started.get())))
     }
 }
 
-/// A call that has been placed.
-pub struct Placed {
+/// A started call.
+pub struct StartedCall {
     kind: AgentKind,
     has_schema: bool,
     pub launch: Launch,
     pub run: Run,
 }
 
-impl Placed {
-    /// The pid of the agent's own process.
+impl StartedCall {
+    /// Returns the pid of the agent.
     pub fn agent(&self) -> i32 {
         match self.run.spool().status().unwrap().unwrap().state {
             RunState::Running { agent, .. } => agent.pid,
@@ -196,7 +193,7 @@ impl Placed {
         }
     }
 
-    /// Follows the run to its end and judges it; `before` is what the session had used before it.
+    /// Follows the run to its end and judges it; `before` is the usage of the session before it.
     pub async fn end(self, before: Option<Totals>) -> Done {
         let mut events = self.run.events(Offsets::default()).unwrap();
         let mut parser = Parser::new(self.kind, ParseLimits::default());
@@ -227,11 +224,11 @@ impl Placed {
         let summary = parser.finish(&mut |event| said.push(event.into_owned()));
         let stderr = String::from_utf8_lossy(&stderr).into_owned();
         let ended = FinishedRun::new(self.kind, &self.launch, &summary, &report, &stderr);
-        let outcome = judge(&FinishedRun { has_schema: self.has_schema, before, ..ended });
+        let outcome = judge(&FinishedRun { has_schema: self.has_schema, totals_before: before, ..ended });
         let stdout = String::from_utf8_lossy(&stdout).into_owned();
         let done = Done { launch: self.launch, outcome, report, events: said, stdout, stderr };
         assert_eq!(done.report.tree, TreeEnd::ProvenEmpty, "{done}");
-        // One that is ended from outside may be cut in the middle of a line.
+        // The output of a killed agent may end in the middle of a line.
         let unreadable = done.events.iter().any(|event| matches!(event, AgentEvent::Unreadable { .. }));
         assert!(!unreadable || done.report.end != End::Exited, "{done}");
         assert!(!self.run.spool().private().exists(), "private files are left: {done}");
