@@ -17,9 +17,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::activity::Activity;
 use crate::confinement::{Sandbox, ceiling_note};
 use crate::files::{JobFiles, PAUSE, Stream};
-use crate::live::Activity;
 use crate::wait_reason::WaitReason;
 use events::StreamEvents;
 pub use notes::left_running_note;
@@ -291,7 +291,7 @@ fn is_zero(number: &u64) -> bool {
 
 impl Answer {
     /// What a job has come to by `now`.
-    pub(crate) fn of(
+    pub(crate) fn new(
         job: &Job,
         files: &JobFiles,
         activity: Option<&Activity>,

@@ -79,7 +79,7 @@ impl fmt::Debug for CallerEnvironment {
 /// The directory of the callers' environments, one file per job.
 ///
 /// A file is written before its job is placed, so that whoever claims the job finds it. The file of a job that was never placed is
-/// therefore removed by the next daemon ([`crate::recovery`]).
+/// therefore removed by the next daemon .
 #[derive(Debug)]
 pub(crate) struct CallerEnvironments {
     directory: PathBuf,
@@ -89,7 +89,7 @@ impl CallerEnvironments {
     /// Creates the directory below the state directory.
     pub fn open(state: &Path) -> io::Result<Self> {
         let directory = state.join("environments");
-        crate::files::make_private(&directory)?;
+        crate::files::create_private(&directory)?;
         Ok(Self { directory })
     }
 

@@ -8,6 +8,7 @@ use agents::doctor::NotReady;
 use model::{AgentKind, JobId, StateName};
 use store::StoreError;
 
+use crate::launcher::CannotLaunch;
 use crate::store_loss::LostJobs;
 
 /// Why the desk did not do what it was asked.
@@ -132,6 +133,15 @@ pub enum CallError {
     /// The desk is closing.
     #[error("the daemon is stopping and takes no new calls")]
     Closing,
+}
+
+impl From<CannotLaunch> for CallError {
+    fn from(error: CannotLaunch) -> Self {
+        match error {
+            CannotLaunch::NotReady(error) => Self::NotReady(error),
+            CannotLaunch::Launch(error) => Self::Launch(error),
+        }
+    }
 }
 
 impl CallError {

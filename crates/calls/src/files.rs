@@ -96,39 +96,39 @@ pub struct Part {
 /// The files of one job.
 #[derive(Debug, Clone)]
 pub struct JobFiles {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl JobFiles {
     /// Those of that job, which need not be there.
-    pub(crate) fn of(state: &Path, job: JobId) -> Self {
-        Self { folder: jobs(state).join(job.to_string()) }
+    pub(crate) fn new(state: &Path, job: JobId) -> Self {
+        Self { directory: jobs_directory(state).join(job.to_string()) }
     }
 
     /// The folder itself.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Where [`Status`] is.
     pub fn status(&self) -> PathBuf {
-        self.folder.join("status.json")
+        self.directory.join("status.json")
     }
 
     /// Where the final answer will be.
     pub fn result(&self) -> PathBuf {
-        self.folder.join("result.json")
+        self.directory.join("result.json")
     }
 
     /// Where that stream of the newest run is.
     pub fn stream(&self, stream: Stream) -> PathBuf {
-        self.folder.join(name(stream))
+        self.directory.join(name(stream))
     }
 
-    pub(crate) fn make(&self) -> io::Result<()> {
+    pub(crate) fn create(&self) -> io::Result<()> {
         // The folder of a new job first: without it, it would be tried in vain what is in it.
-        let _ = fs::DirBuilder::new().mode(0o700).create(&self.folder);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.folder.join("runs"))
+        let _ = fs::DirBuilder::new().mode(0o700).create(&self.directory);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.directory.join("runs"))
     }
 
     /// Whether everything is written that there is to say about a job that has ended.
@@ -141,12 +141,12 @@ impl JobFiles {
 
     /// Returns whether there is a record. An empty one, which a power cut may leave, is none.
     pub(crate) fn has_record(&self) -> bool {
-        fs::metadata(self.folder.join(RECORD)).is_ok_and(|record| record.len() > 0)
+        fs::metadata(self.directory.join(RECORD)).is_ok_and(|record| record.len() > 0)
     }
 
     /// Writes the record of a job that has none. Its course may write a later one at the same time, which stays.
     pub(crate) fn write_first_record(&self, job: &Job) -> io::Result<()> {
-        match fs::metadata(self.folder.join(RECORD)) {
+        match fs::metadata(self.directory.join(RECORD)) {
             Ok(record) if record.len() > 0 => Ok(()),
             Ok(_) => self.replace(RECORD, job),
             Err(_) => self.write_first(RECORD, job),
@@ -158,9 +158,9 @@ impl JobFiles {
     }
 
     /// Makes the folder of a job that was placed. A disk that refuses is no reason to lose the job: its course will say so.
-    pub(crate) fn show(&self, job: &Job) {
+    pub(crate) fn announce(&self, job: &Job) {
         let write = || self.write_first_status(job).and_then(|()| self.write_first_record(job));
-        if let Err(error) = self.make().and_then(|()| write()) {
+        if let Err(error) = self.create().and_then(|()| write()) {
             tracing::warn!(job = %job.id, %error, "cannot make the folder of the job");
         }
     }
@@ -173,7 +173,7 @@ impl JobFiles {
     /// Writes a file unless it is there already.
     fn write_first(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let first = self.write_beside(&format!("placed-{name}"), content)?;
-        let linked = fs::hard_link(&first, self.folder.join(name));
+        let linked = fs::hard_link(&first, self.directory.join(name));
         fs::remove_file(first)?;
         match linked {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -184,40 +184,40 @@ impl JobFiles {
     /// Replaces a file as a whole: a reader sees the old or the new one, never half of it.
     pub(crate) fn replace(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let temporary = self.write_beside(name, content)?;
-        fs::rename(temporary, self.folder.join(name))
+        fs::rename(temporary, self.directory.join(name))
     }
 
     /// Writes what a file is to say under a name at which nobody looks.
     fn write_beside(&self, name: &str, content: &impl Serialize) -> io::Result<PathBuf> {
         let temporary = format!(".{}", name.replace('/', "-"));
         self.write(&temporary, content)?;
-        Ok(self.folder.join(temporary))
+        Ok(self.directory.join(temporary))
     }
 
     /// Writes a file at which nobody looks yet.
     pub(crate) fn write(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let mut text = serde_json::to_vec(content)?;
         text.push(b'\n');
-        create_regular(&self.folder.join(name))?.write_all(&text)
+        create_regular(&self.directory.join(name))?.write_all(&text)
     }
 
     /// What such a file says; none when it is not there or cannot be understood.
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        serde_json::from_slice(&read_regular(&self.folder.join(name)).ok()?).ok()
+        serde_json::from_slice(&read_regular(&self.directory.join(name)).ok()?).ok()
     }
 
     pub(crate) fn remove(&self, name: &str) {
         // One that is not there need not be removed.
-        let _ = fs::remove_file(self.folder.join(name));
+        let _ = fs::remove_file(self.directory.join(name));
     }
 
     pub(crate) fn run(&self, number: u32) -> PathBuf {
-        self.folder.join("runs").join(number.to_string())
+        self.directory.join("runs").join(number.to_string())
     }
 
     /// The numbers of the runs so far, in their order.
     pub(crate) fn runs(&self) -> Vec<u32> {
-        let entries = fs::read_dir(self.folder.join("runs")).into_iter().flatten().flatten();
+        let entries = fs::read_dir(self.directory.join("runs")).into_iter().flatten().flatten();
         let mut numbers: Vec<u32> =
             entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         numbers.sort_unstable();
@@ -232,19 +232,19 @@ impl JobFiles {
     }
 
     /// Lets `output` and `error` lead to the newest run, if there is one.
-    pub(crate) fn point_at_newest(&self) -> io::Result<()> {
+    pub(crate) fn link_newest_run(&self) -> io::Result<()> {
         let Some(newest) = self.newest_run() else { return Ok(()) };
         let led = |stream| fs::read_link(self.stream(stream)).is_ok_and(|to| to == place_of(newest, stream));
-        if [Stream::Output, Stream::Error].into_iter().all(led) { Ok(()) } else { self.point_at(newest) }
+        if [Stream::Output, Stream::Error].into_iter().all(led) { Ok(()) } else { self.link_run(newest) }
     }
 
     /// Lets `output` and `error` lead to that run.
-    pub(crate) fn point_at(&self, run: u32) -> io::Result<()> {
+    pub(crate) fn link_run(&self, run: u32) -> io::Result<()> {
         for stream in [Stream::Output, Stream::Error] {
             let (target, link) = (place_of(run, stream), self.stream(stream));
             match symlink(&target, &link) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    let next = self.folder.join(format!(".{}", name(stream)));
+                    let next = self.directory.join(format!(".{}", name(stream)));
                     let _ = fs::remove_file(&next);
                     symlink(&target, &next)?;
                     fs::rename(next, link)?;
@@ -256,7 +256,7 @@ impl JobFiles {
     }
 
     /// A part of what all runs printed, one after the other.
-    pub(crate) fn part(&self, stream: Stream, offset: u64, limit: usize) -> io::Result<Part> {
+    pub(crate) fn read_part(&self, stream: Stream, offset: u64, limit: usize) -> io::Result<Part> {
         let (mut bytes, mut total) = (Vec::new(), 0);
         for run in self.runs() {
             let spool = Spool::at(self.run(run));
@@ -282,7 +282,7 @@ impl JobFiles {
     }
 
     /// How the output of a run begins.
-    pub(crate) fn head_of_run(&self, number: u32) -> io::Result<Vec<u8>> {
+    pub(crate) fn output_head(&self, number: u32) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         open_regular(&Spool::at(self.run(number)).output())?.take(HEAD).read_to_end(&mut bytes)?;
         Ok(bytes)
@@ -308,7 +308,7 @@ impl JobFiles {
 }
 
 /// Creates a directory that only the user can read.
-pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
+pub(crate) fn create_private(directory: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
@@ -323,13 +323,13 @@ pub(crate) fn replace_durably(directory: &Path, name: &str, content: &impl Seria
 }
 
 /// The folder of all jobs' folders.
-pub(crate) fn jobs(state: &Path) -> PathBuf {
+pub(crate) fn jobs_directory(state: &Path) -> PathBuf {
     state.join("jobs")
 }
 
 /// Returns the jobs that have a directory, the oldest first.
 pub(crate) fn job_directories(state: &Path) -> io::Result<Vec<JobId>> {
-    let entries = match fs::read_dir(jobs(state)) {
+    let entries = match fs::read_dir(jobs_directory(state)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
@@ -357,8 +357,8 @@ mod tests {
 
     fn files() -> (tempfile::TempDir, JobFiles) {
         let state = tempfile::tempdir().unwrap();
-        let files = JobFiles::of(state.path(), JobId::new(Timestamp::from_millis(1), [0; 10]));
-        files.make().unwrap();
+        let files = JobFiles::new(state.path(), JobId::new(Timestamp::from_millis(1), [0; 10]));
+        files.create().unwrap();
         (state, files)
     }
 
@@ -369,11 +369,11 @@ mod tests {
             fs::create_dir(files.run(run)).unwrap();
             fs::write(files.run(run).join("output"), text).unwrap();
         }
-        let part = |offset, limit| files.part(Stream::Output, offset, limit).unwrap();
+        let part = |offset, limit| files.read_part(Stream::Output, offset, limit).unwrap();
         assert_eq!(part(0, 100).bytes, b"first second tenth");
         assert_eq!(part(4, 6), Part { bytes: b"t seco".to_vec(), offset: 4, total: 18 });
         assert_eq!(part(99, 6), Part { bytes: Vec::new(), offset: 18, total: 18 });
-        assert_eq!(files.part(Stream::Error, 0, 9).unwrap().total, 0);
+        assert_eq!(files.read_part(Stream::Error, 0, 9).unwrap().total, 0);
     }
 
     #[test]
@@ -398,7 +398,7 @@ mod tests {
             for file in ["error", "status.json"] {
                 fs::write(files.run(run).join(file), format!("run {run}")).unwrap();
             }
-            files.point_at_newest().unwrap();
+            files.link_newest_run().unwrap();
             assert_eq!(fs::read_to_string(files.stream(Stream::Error)).unwrap(), format!("run {run}"));
             assert_eq!(files.error_tail(run, 3).unwrap(), format!("n {run}").as_bytes());
         }
@@ -406,7 +406,7 @@ mod tests {
         // A third that could not be begun.
         fs::create_dir(files.run(3)).unwrap();
         fs::write(files.run(3).join("output"), "").unwrap();
-        files.point_at_newest().unwrap();
+        files.link_newest_run().unwrap();
         assert_eq!(fs::read_link(files.stream(Stream::Output)).unwrap(), Path::new("runs/2/output"));
     }
 }

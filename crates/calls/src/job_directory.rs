@@ -9,8 +9,9 @@ use serde_json::Value;
 use store::RestoredJob;
 use supervisor::open_regular;
 
-use crate::course::{MODEL_SPOKE, RunRecord, note_of};
 use crate::files::{JobFiles, RECORD, Status};
+use crate::metadata::MODEL_SPOKE;
+use crate::run_record::RunRecord;
 
 /// A longer record is no job's: prompts and answers are shorter by far.
 const LONGEST_RECORD: u64 = 256 << 20;
@@ -28,12 +29,12 @@ pub(crate) enum Content {
 
 /// Reads a job back from its directory. One that was claimed after its record was written is given to `owner`.
 pub(crate) fn read_directory(state: &Path, id: JobId, owner: &Owner) -> Content {
-    let files = JobFiles::of(state, id);
+    let files = JobFiles::new(state, id);
     let nothing = |reason: String| Content::Nothing { reason };
-    if !fs::symlink_metadata(files.folder()).is_ok_and(|found| found.is_dir()) {
+    if !fs::symlink_metadata(files.directory()).is_ok_and(|found| found.is_dir()) {
         return nothing("it is not a directory".to_owned());
     }
-    let record = match read_record(&files.folder().join(RECORD)) {
+    let record = match read_record(&files.directory().join(RECORD)) {
         Ok(record) => record,
         Err(error) if error.kind() == io::ErrorKind::NotFound && is_direct_run(&files) => {
             return Content::DirectRun;
@@ -66,7 +67,7 @@ fn read_record(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Returns the job as it stands now: one that was claimed after its record was written is running.
 fn as_it_stands(mut job: Job, files: &JobFiles, owner: &Owner) -> Job {
-    let newest = files.runs().last().and_then(|run| files.read::<RunRecord>(&note_of(*run)));
+    let newest = files.runs().last().and_then(|run| files.read::<RunRecord>(&RunRecord::file_name(*run)));
     let claimed = newest.map(|note| note.attempt()).filter(|attempt| *attempt > job.progress.attempt);
     if let Some(attempt) = claimed
         && job.completed_at.is_none()
@@ -87,5 +88,5 @@ fn model_spoke(job: &Job) -> bool {
 
 /// Returns whether the directory is the spool of a run of `call --direct`.
 fn is_direct_run(files: &JobFiles) -> bool {
-    files.read::<RunStatus>("status.json").is_some() && !files.folder().join("runs").exists()
+    files.read::<RunStatus>("status.json").is_some() && !files.directory().join("runs").exists()
 }

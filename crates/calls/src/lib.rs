@@ -15,51 +15,60 @@
 //! under a supervisor, which outlives the desk: a desk that opens again finds the runs of the one before and goes on
 //! with them ([`JobService::open`]).
 
+mod active;
+mod activity;
 mod answer;
 mod caller_environment;
+mod claim_jitter;
+mod claims;
 mod confinement;
-mod course;
-mod desk;
+mod decide;
 mod direct_runs;
-mod dispatch;
 mod error;
 mod files;
-mod follow;
+mod heartbeat;
 mod identity;
+mod janitor;
 mod job_directory;
-mod live;
+mod launcher;
 mod locks;
-mod nested;
-mod recent;
-mod recover;
+mod metadata;
+mod nesting;
+mod orphans;
+mod rebuild;
+mod recent_jobs;
+mod records;
 mod recovery;
-mod seats;
+mod run_record;
+mod runner;
+mod runs;
+mod scheduler;
+mod service;
 mod settings;
+mod shutdown;
+mod slots;
+mod store_health;
 mod store_loss;
-mod told;
-mod wait;
 mod wait_reason;
 
+pub use activity::{Activity, describe_wait};
 pub use answer::{
     Answer, Denial, JobStatus, ListedRefusal, MAX_RESPONSE_CHARS, Problem, Processes, Tokens, Truncated,
     UnfinishedTask, left_running_note,
 };
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
 pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};
-pub use desk::{CallRequest, Cancelled, JobService, Kept, ShutdownMode, SubmittedJob};
 pub use error::CallError;
 pub use files::{JobFiles, Part, Status, Stream};
-pub use follow::{Follow, Followed};
-pub use live::{Activity, describe_wait};
-pub use recover::{RecoveryReport, SkippedDirectory, recover_store};
+pub use rebuild::{RecoveryReport, SkippedDirectory, recover_store};
+pub use service::{CallRequest, Cancelled, Follow, Followed, JobService, SubmittedJob, Until};
 pub use settings::{PolicyCeiling, Settings};
 // What a desk is opened, asked and answered with: whoever has a desk needs no store.
+pub use shutdown::ShutdownMode;
 pub use store::{
-    BadPattern, Committed, CredentialSource, Credentials, CredentialsError, Found, JobFilter, JobSummary,
-    Opening, Page, PageRequest, Redactor, Retention, Setting, SettingError, Stats, StatsRange, Watch,
-    WatchEvent,
+    BadPattern, CredentialSource, Credentials, CredentialsError, Found, JobFilter, JobSummary, Opening, Page,
+    PageRequest, Redactor, Retention, Setting, SettingError, Stats, StatsRange, Watch, WatchEvent,
 };
 pub use store_loss::{LostJobs, find_lost_jobs};
 pub use supervisor::SeenProcess;
-pub use wait::Until;
 pub use wait_reason::WaitReason;

@@ -91,7 +91,7 @@ impl fmt::Debug for PolicyCeiling {
 
 impl Settings {
     /// Whether an agent's calls may have to wait although there is room for others.
-    pub(crate) fn holds_an_agent_back(&self) -> bool {
+    pub(crate) fn has_agent_limits(&self) -> bool {
         self.per_agent.values().any(|at_once| *at_once < self.at_once)
     }
 
@@ -131,7 +131,7 @@ impl Settings {
     }
 
     /// What is this desk's own, and kept from agents that are confined.
-    pub(crate) fn premises(&self) -> HostConfig {
+    pub(crate) fn host_config(&self) -> HostConfig {
         HostConfig {
             state: std::iter::once(self.state.clone()).chain(self.guarded.iter().cloned()).collect(),
             proofs: Some(self.state.join("proofs")),

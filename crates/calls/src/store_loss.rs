@@ -41,7 +41,7 @@ impl LostJobs {
     pub fn hint(&self, state: &Path) -> String {
         format!(
             "rebuild it from the job directories with `switchboard recover`; to start afresh, move `{}` away",
-            crate::files::jobs(state).display()
+            crate::files::jobs_directory(state).display()
         )
     }
 }

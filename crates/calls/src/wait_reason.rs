@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use model::{AgentKind, JobId, SessionId, Timestamp};
 
+use crate::slots::{FullPool, Slots};
+
 const DAY: Duration = Duration::from_hours(24);
 
 /// What a job waits for while nothing of it runs. The wait is no part of its duration.
@@ -48,6 +50,14 @@ pub enum WaitReason {
         /// How long the wait is.
         delay: Duration,
     },
+}
+
+impl WaitReason {
+    /// Returns the full pool that a job of this agent waits for; none if a slot is free.
+    pub(crate) fn for_slot(slots: &Slots, agent: AgentKind) -> Option<Self> {
+        let FullPool { used, capacity, is_per_agent } = slots.full_pool(agent)?;
+        Some(Self::Slot { used, limit: capacity, agent: is_per_agent.then_some(agent) })
+    }
 }
 
 impl fmt::Display for WaitReason {

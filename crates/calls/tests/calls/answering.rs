@@ -61,7 +61,7 @@ fn the_files_of_a_job_say_the_same_as_its_answer() {
         assert_eq!(answer.output_file, files.stream(Stream::Output).to_str().unwrap());
         let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(
-            (mode(files.folder()), mode(&files.result()), mode(&files.status())),
+            (mode(files.directory()), mode(&files.result()), mode(&files.status())),
             (0o700, 0o600, 0o600)
         );
     });

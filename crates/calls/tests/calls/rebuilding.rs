@@ -115,7 +115,7 @@ fn missing_record_is_written_by_the_next_desk() {
         let desk = scene.open().await;
         let answer = answered(&desk, scene.order("answer kept")).await;
         close(&desk).await;
-        let record = desk.files(answer.job_id.parse().unwrap()).folder().join("record.json");
+        let record = desk.files(answer.job_id.parse().unwrap()).directory().join("record.json");
         let written = fs::read(&record).unwrap();
         for damage in ["removed", "emptied by a power cut"] {
             match damage {

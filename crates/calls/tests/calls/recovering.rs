@@ -327,7 +327,7 @@ fn restarts_of_the_daemon_before_a_job_has_begun_cost_it_no_attempt() {
             drop(desk);
             if !has_a_folder {
                 // As after a power cut, which takes folders that were just made.
-                fs::remove_dir_all(files.folder()).unwrap();
+                fs::remove_dir_all(files.directory()).unwrap();
             }
             desk = scene.open().await;
         }

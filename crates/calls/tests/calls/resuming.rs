@@ -143,7 +143,7 @@ fn a_lost_run_is_taken_up_in_its_session() {
             "the first run was swept, not proven"
         );
         assert_eq!(scene.runs(job).len(), 2);
-        let prompt = fs::read_to_string(desk.files(job).folder().join("runs/2/stdin")).unwrap();
+        let prompt = fs::read_to_string(desk.files(job).directory().join("runs/2/stdin")).unwrap();
         assert!(prompt.starts_with("Your work on this task was interrupted"), "{prompt}");
         close(&desk).await;
     });

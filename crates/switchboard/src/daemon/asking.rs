@@ -152,7 +152,7 @@ fn placed(placed: calls::SubmittedJob) -> Placed {
     let files = placed.files;
     Placed {
         job_id: placed.job.to_string(),
-        folder: files.folder().to_owned(),
+        folder: files.directory().to_owned(),
         status_file: files.status(),
         output_file: files.stream(Stream::Output),
         error_file: files.stream(Stream::Error),

@@ -1,7 +1,7 @@
-//! Reading along with a job: the events of all its runs, from the first, as they come.
+//! Follows a job: the events of all its runs, from the first.
 //!
-//! Reads the files, so any number may follow, at any time, also a job that ended long ago; what one of them does or fails to
-//! do changes nothing for the others or for the job.
+//! Reads the files, so that any number of readers can follow at any time, even after the job has ended. A reader affects neither the
+//! job nor other readers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,59 +10,67 @@ use agents::{ParseLimits, Parser};
 use model::{AgentEvent, AgentKind, JobId, StateName};
 use supervisor::{AttachError, Events, Offsets, RunEvent};
 
-use crate::desk::JobService;
+use super::JobService;
 use crate::error::CallError;
 use crate::wait_reason::WaitReason;
 
-/// How often it is looked for the next run of a job.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How often the next run of a job is looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Something that happened in a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Followed {
-    /// Nothing of it runs; the reason has changed.
+    /// No run is alive, and the reason has changed.
     Waiting(WaitReason),
-    /// A run has begun, of that number.
+    /// The run of this number has started.
     Run(u32),
-    /// The agent said something.
+    /// An event of the agent.
     Event(Box<AgentEvent<'static>>),
-    /// It wrote to stderr.
+    /// Bytes that the agent wrote to stderr.
     Error(Vec<u8>),
-    /// The job is over; nothing follows.
+    /// The job has ended; nothing follows.
     Ended(StateName),
 }
 
-/// The events of a job. Dropping it ends nothing but itself.
+/// A reader of a job's events.
 #[derive(Debug)]
 pub struct Follow {
-    desk: JobService,
+    service: JobService,
     job: JobId,
     agent: AgentKind,
     run: u32,
     reading: Option<(Events, Parser)>,
-    told: VecDeque<Followed>,
-    /// The reason that was told last.
+    queue: VecDeque<Followed>,
+    /// The reason that was returned last.
     waiting: Option<WaitReason>,
-    ended: bool,
+    has_ended: bool,
 }
 
 impl JobService {
-    /// Follows a job from its beginning.
+    /// Follows a job from its start.
     pub async fn follow(&self, job: JobId) -> Result<Follow, CallError> {
         let agent = self.job(job).await?.order.call.agent;
-        let (told, reading) = (VecDeque::new(), None);
-        Ok(Follow { desk: self.clone(), job, agent, run: 0, reading, told, waiting: None, ended: false })
+        Ok(Follow {
+            service: self.clone(),
+            job,
+            agent,
+            run: 0,
+            reading: None,
+            queue: VecDeque::new(),
+            waiting: None,
+            has_ended: false,
+        })
     }
 }
 
 impl Follow {
-    /// What happened next; none after the end. Dropping the future loses nothing.
+    /// Returns the next event; none after the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Followed>, CallError> {
         loop {
-            if let Some(told) = self.told.pop_front() {
-                return Ok(Some(told));
+            if let Some(followed) = self.queue.pop_front() {
+                return Ok(Some(followed));
             }
-            if self.ended {
+            if self.has_ended {
                 return Ok(None);
             }
             if self.reading.is_some() {
@@ -80,18 +88,18 @@ impl Follow {
             .next()
             .await
             .map_err(|error| CallError::Files { job: self.job, source: cannot(&error) })?;
-        let told = &mut self.told;
-        let mut tell = |event: AgentEvent<'_>| told.push_back(Followed::Event(Box::new(event.into_owned())));
+        let queue = &mut self.queue;
+        let mut push = |event: AgentEvent<'_>| queue.push_back(Followed::Event(Box::new(event.into_owned())));
         match event {
             Some(RunEvent::Output(bytes)) => {
                 if let Some((_, parser)) = &mut self.reading {
-                    parser.feed(&bytes, &mut tell);
+                    parser.feed(&bytes, &mut push);
                 }
             }
-            Some(RunEvent::Error(bytes)) => self.told.push_back(Followed::Error(bytes)),
+            Some(RunEvent::Error(bytes)) => self.queue.push_back(Followed::Error(bytes)),
             Some(RunEvent::Ended(_)) | None => {
                 if let Some((_, parser)) = self.reading.take() {
-                    parser.finish(&mut tell);
+                    parser.finish(&mut push);
                 }
             }
         }
@@ -100,14 +108,14 @@ impl Follow {
 
     /// Waits for the next run, or for the end of the job.
     async fn find_run(&mut self) -> Result<(), CallError> {
-        // Before the runs are looked for: one that was started before the job ended is then seen.
-        let job = self.desk.job(self.job).await?;
+        // Read before the runs are listed: a run that was started before the job ended is then seen.
+        let job = self.service.job(self.job).await?;
         let state = job.progress.state.name();
-        let files = self.desk.files(self.job);
+        let files = self.service.files(self.job);
         for next in files.runs().into_iter().filter(|run| *run > self.run) {
             let run = match supervisor::attach(&files.run(next)).await {
                 Ok(run) => run,
-                // It could not be begun, and may be followed by another.
+                // It could not be started, and another may follow.
                 Err(AttachError::NoRun { .. }) => continue,
                 Err(_) => break,
             };
@@ -117,19 +125,19 @@ impl Follow {
             self.run = next;
             self.reading = Some((events, Parser::new(self.agent, ParseLimits::default())));
             self.waiting = None;
-            self.told.push_back(Followed::Run(next));
+            self.queue.push_back(Followed::Run(next));
             return Ok(());
         }
         if state.ended().is_some() {
-            self.ended = true;
-            self.told.push_back(Followed::Ended(state));
+            self.has_ended = true;
+            self.queue.push_back(Followed::Ended(state));
             return Ok(());
         }
-        let waiting = self.desk.wait_reason(&job);
+        let waiting = self.service.wait_reason(&job);
         if waiting == self.waiting {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         } else {
-            self.told.extend(waiting.clone().map(Followed::Waiting));
+            self.queue.extend(waiting.clone().map(Followed::Waiting));
             self.waiting = waiting;
         }
         Ok(())

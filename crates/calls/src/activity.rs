@@ -1,17 +1,9 @@
-//! What is going on right now in the jobs that this desk runs.
-//!
-//! Owns the wish to stop and the last word about each. Keeps nothing: what must last is in the store and in the files.
+//! The current activity of an agent, in one line.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use model::{AgentEvent, AgentKind, Claim, Job, JobId, SessionId, TextPart, Timestamp, Usage};
-use store::FlushTicket;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use model::{AgentEvent, SessionId, TextPart, Timestamp, Usage};
 
-use crate::seats::Loan;
 use crate::wait_reason::WaitReason;
 
 /// How much of what an agent says is passed on as its activity.
@@ -52,7 +44,7 @@ impl Activity {
     }
 
     /// Takes in what the agent has just told.
-    pub(crate) fn take(&mut self, event: &AgentEvent<'_>) {
+    pub(crate) fn update(&mut self, event: &AgentEvent<'_>) {
         self.events += 1;
         self.model_spoke |= matches!(
             event,
@@ -134,124 +126,6 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A job that this desk holds.
-#[derive(Debug)]
-pub(crate) struct Live {
-    pub claim: Claim,
-    /// Cancelled when somebody wants the job to end, or when it is no longer ours.
-    pub stop: CancellationToken,
-    pub activity: watch::Sender<Activity>,
-    /// The job as it has ended, once that is written and in its files; the disk may not have it yet.
-    pub end: OnceLock<(Arc<Job>, FlushTicket)>,
-    /// Cancelled with that, or when this desk has done with it.
-    pub written: CancellationToken,
-    /// Cancelled when this desk has done with it: its end is in the store and in its files, or it waits to be claimed again.
-    pub off: CancellationToken,
-    /// The run that is under way, and the calls that its agent has placed.
-    pub(crate) nesting: Mutex<Nesting>,
-}
-
-/// The calls that the agent of a job has placed while it runs.
-#[derive(Debug, Default)]
-pub(crate) struct Nesting {
-    /// The run that is under way.
-    pub run: Option<ParentRun>,
-    /// The calls that have not ended.
-    pub calls: HashSet<JobId>,
-    /// The place of the job, lent for as long as there are any.
-    pub loan: Option<Loan>,
-}
-
-/// A run whose agent may place calls.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ParentRun {
-    pub agent: AgentKind,
-    /// The process of its supervisor.
-    pub supervisor: u32,
-    /// The job on whose behalf it was placed itself.
-    pub parent: Option<JobId>,
-}
-
-impl Live {
-    pub fn nesting(&self) -> std::sync::MutexGuard<'_, Nesting> {
-        self.nesting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Its end is written, and in its files.
-    pub fn has_ended(&self, job: Arc<Job>, flush: FlushTicket) {
-        // A job ends once.
-        let _ = self.end.set((job, flush));
-        self.written.cancel();
-    }
-
-    /// Publishes why nothing of the job runs. The clock of its runs stands still meanwhile.
-    pub fn wait_for(&self, reason: WaitReason, now: Timestamp) {
-        self.activity.send_modify(|activity| {
-            activity.ran_before = activity.run_time(now);
-            activity.run_started_at = None;
-            activity.line = reason.to_string();
-            activity.waiting = Some(reason);
-        });
-    }
-}
-
-/// The jobs that this desk holds.
-#[derive(Debug, Default)]
-pub(crate) struct Board {
-    jobs: Mutex<HashMap<JobId, Arc<Live>>>,
-    /// Of all that are on it, and all that will be.
-    stop: CancellationToken,
-}
-
-impl Board {
-    pub fn put(&self, claim: &Claim) -> Arc<Live> {
-        let live = Arc::new(Live {
-            stop: self.stop.child_token(),
-            activity: watch::Sender::new(Activity::default()),
-            end: OnceLock::new(),
-            written: CancellationToken::new(),
-            off: CancellationToken::new(),
-            claim: claim.clone(),
-            nesting: Mutex::default(),
-        });
-        self.lock().insert(claim.job, Arc::clone(&live));
-        live
-    }
-
-    pub fn take_off(&self, live: &Live) {
-        let mut jobs = self.lock();
-        // A job that was queued again may be held by a newer claim of this same desk.
-        if jobs.get(&live.claim.job).is_some_and(|held| held.claim == live.claim) {
-            jobs.remove(&live.claim.job);
-        }
-        drop(jobs);
-        *live.nesting() = Nesting::default();
-        live.off.cancel();
-        live.written.cancel();
-    }
-
-    pub fn get(&self, job: JobId) -> Option<Arc<Live>> {
-        self.lock().get(&job).cloned()
-    }
-
-    pub fn all(&self) -> Vec<Arc<Live>> {
-        self.lock().values().cloned().collect()
-    }
-
-    /// Stops everything, also what is being begun right now.
-    pub fn stop_all(&self) {
-        self.stop.cancel();
-    }
-
-    pub fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Arc<Live>>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Returns the name of a tool for a person: codex and gemini name their shells after their protocols.
 fn tool_label(name: &str) -> &str {
     match name {
@@ -264,23 +138,6 @@ fn tool_label(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::{Attempt, Owner};
-
-    fn claim(attempt: u32) -> Claim {
-        let job = JobId::new(Timestamp::from_millis(1), [0; 10]);
-        Claim { job, attempt: Attempt::new(attempt), owner: Owner::new("me") }
-    }
-
-    #[test]
-    fn an_earlier_claim_does_not_take_a_later_one_off_the_board() {
-        let board = Board::default();
-        let earlier = board.put(&claim(1));
-        let later = board.put(&claim(2));
-        board.take_off(&earlier);
-        assert_eq!(board.len(), 1);
-        board.take_off(&later);
-        assert_eq!(board.len(), 0);
-    }
 
     #[test]
     fn activity_names_background_tasks_that_an_answered_agent_waits_for() {
@@ -288,14 +145,14 @@ mod tests {
             running: running.iter().map(|task| (*task).into()).collect(),
         };
         let mut activity = Activity::default();
-        activity.take(&tasks(&["sleep 30", "npm test"]));
-        activity.take(&AgentEvent::Text { text: "found it".into(), part: TextPart::Whole, within: None });
+        activity.update(&tasks(&["sleep 30", "npm test"]));
+        activity.update(&AgentEvent::Text { text: "found it".into(), part: TextPart::Whole, within: None });
         assert_eq!(activity.line, "found it");
-        activity.take(&AgentEvent::Finished { how: model::Finish::Ok });
+        activity.update(&AgentEvent::Finished { how: model::Finish::Ok });
         assert_eq!(activity.line, "waiting for 2 background tasks: sleep 30; npm test");
-        activity.take(&tasks(&["npm test"]));
+        activity.update(&tasks(&["npm test"]));
         assert_eq!(activity.line, "waiting for 1 background task: npm test");
-        activity.take(&AgentEvent::Text { text: "done".into(), part: TextPart::Whole, within: None });
+        activity.update(&AgentEvent::Text { text: "done".into(), part: TextPart::Whole, within: None });
         assert_eq!(activity.line, "done");
     }
 
@@ -303,7 +160,7 @@ mod tests {
     fn what_an_agent_says_in_several_lines_is_told_in_one() {
         let mut activity = Activity::default();
         let text = AgentEvent::Text { text: "a\n\n b".into(), part: TextPart::Whole, within: None };
-        activity.take(&text);
+        activity.update(&text);
         assert_eq!((activity.line.as_str(), activity.events), ("a b", 1));
     }
 
@@ -312,22 +169,22 @@ mod tests {
         let mut activity = Activity::default();
         let mut lines = Vec::new();
         for piece in ["He", "llo", " there"] {
-            activity.take(&AgentEvent::Text { text: piece.into(), part: TextPart::Partial, within: None });
+            activity.update(&AgentEvent::Text { text: piece.into(), part: TextPart::Partial, within: None });
             lines.push(activity.line.clone());
         }
         assert_eq!(lines, ["He", "Hello", "Hello there"]);
         // A tool call ends the text; the next piece belongs to another one.
-        activity.take(&AgentEvent::Finished { how: model::Finish::Ok });
-        activity.take(&AgentEvent::Text { text: "Next".into(), part: TextPart::Partial, within: None });
+        activity.update(&AgentEvent::Finished { how: model::Finish::Ok });
+        activity.update(&AgentEvent::Text { text: "Next".into(), part: TextPart::Partial, within: None });
         assert_eq!(activity.line, "Next");
-        activity.take(&AgentEvent::Text {
+        activity.update(&AgentEvent::Text {
             text: " line\nand one".into(),
             part: TextPart::Partial,
             within: None,
         });
         assert_eq!(activity.line, "and one");
         let long = format!("{}end", "x".repeat(200));
-        activity.take(&AgentEvent::Text { text: long.into(), part: TextPart::Partial, within: None });
+        activity.update(&AgentEvent::Text { text: long.into(), part: TextPart::Partial, within: None });
         assert_eq!(activity.line.chars().count(), PREVIEW_CHARS);
         assert!(activity.line.starts_with('…') && activity.line.ends_with("end"), "{}", activity.line);
     }
