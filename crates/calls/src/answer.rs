@@ -370,7 +370,7 @@ impl Answer {
             let notes: Vec<String> = about_the_run.into_iter().chain(about_the_sandbox).collect();
             (!notes.is_empty()).then(|| notes.join("\n"))
         } else {
-            next_step(&answer, activity)
+            progress_note(&answer, activity)
         };
         if status.is_final() && (status != JobStatus::Completed || answer.output.is_empty()) {
             answer.stderr = stderr(files);
@@ -382,8 +382,8 @@ impl Answer {
     #[must_use]
     pub(crate) fn waiting_for(mut self, reason: Option<&WaitReason>) -> Self {
         self.waiting = reason.map(WaitReason::to_string);
-        if let Some(waiting) = &self.waiting {
-            self.note = Some(format!("{waiting}; wait for it with call_wait, or stop it with call_cancel"));
+        if self.waiting.is_some() {
+            self.note.clone_from(&self.waiting);
         }
         self
     }
@@ -416,7 +416,7 @@ impl Answer {
         match &self.result_file {
             // A disk that was full has kept it from being written.
             Some(file) if Path::new(file).exists() => format!("the whole is in {file}"),
-            _ => "call_output has all that was printed".to_owned(),
+            _ => format!("the printed output is in {}", self.output_file),
         }
     }
 }
@@ -485,17 +485,15 @@ fn refusals(outcome: &Outcome) -> Vec<ListedRefusal> {
     outcome.refusals.iter().map(refusal).collect()
 }
 
-/// Returns what to do about a job that is not over.
-fn next_step(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
-    let doing = activity.filter(|activity| !activity.line.is_empty());
-    let doing = doing.map(|activity| format!(" ({})", activity.line)).unwrap_or_default();
-    Some(match answer.status {
-        JobStatus::Running => {
-            format!("still running{doing}; wait for it with call_wait, or stop it with call_cancel")
-        }
-        JobStatus::Queued | JobStatus::Paused => format!("queued{doing}; wait for it with call_wait"),
+/// Describes the current activity of an unfinished job.
+fn progress_note(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
+    let state = match answer.status {
+        JobStatus::Running => "still running",
+        JobStatus::Queued | JobStatus::Paused => "queued",
         _ => return None,
-    })
+    };
+    let line = activity.map(|activity| activity.line.as_str()).filter(|line| !line.is_empty());
+    Some(line.map_or_else(|| state.to_owned(), |line| format!("{state} ({line})")))
 }
 
 fn stderr(files: &JobFiles) -> Option<String> {

@@ -74,7 +74,7 @@ mod tests {
         ClaimJitter::new(Placement::Host("here".into()), vec![Placement::Label("gpu".into())])
     }
 
-    fn change(number: u64, state: StateName, home: Home) -> WatchEvent {
+    fn change(number: u64, state: StateName, home: Placement) -> WatchEvent {
         let job = JobId::new(Timestamp::from_millis(number), [0; 10]);
         WatchEvent::Changed(Change { job, state, revision: 1, home: Some(home) })
     }

@@ -132,7 +132,7 @@ impl Sandbox {
         let hooks = (self.commits_without_hooks > 0).then(|| {
             let number = commits(self.commits_without_hooks);
             format!(
-                "git: hooks did not run for {number}; they run in a trusted workspace (`--trust-workspace`)"
+                "git: hooks did not run for {number}; they run only in a trusted workspace"
             )
         });
         let unsigned = (self.unsigned_commits > 0).then(|| {
@@ -239,7 +239,7 @@ mod tests {
             "NOT quarantined: /ws/.claude, which could run commands later; inspect it",
             "NOT examined: /ws/locked, where files that run commands later may have been created; inspect it",
             "git: read-only, it belongs to another user",
-            "git: hooks did not run for 2 commits; they run in a trusted workspace (`--trust-workspace`)",
+            "git: hooks did not run for 2 commits; they run only in a trusted workspace",
             "git: 1 commit not signed, since the sandbox hides your keys",
         ];
         assert_eq!(sandbox.notes(), expected);

@@ -157,20 +157,20 @@ impl CallError {
                     .to_owned()
             }
             Self::NoEarlierSession { .. } => {
-                "leave continue_latest out to begin one, or name the session with resume_session_id"
+                "start a new session, or name the one to resume"
                     .to_owned()
             }
             Self::SessionElsewhere { .. } => {
-                "give its folder, name the session with resume_session_id, or keep a task_name for each folder"
+                "use its directory, name the session to resume, or use another task name in each directory"
                     .to_owned()
             }
             Self::KeyOfAnother { .. } => "use a new key for a new call".to_owned(),
             Self::NoSuchJob { .. } => {
-                "call_jobs lists the jobs there are; old ones are removed after a while".to_owned()
+                "list the jobs to find its id; old jobs are removed after a while".to_owned()
             }
-            Self::AlreadyEnded { .. } => "see its answer with call_status".to_owned(),
+            Self::AlreadyEnded { .. } => "read its result".to_owned(),
             Self::StoppedUnkept { source, .. } => {
-                format!("call_status tells what becomes of it; then {}", source.hint())
+                format!("check whether it has ended; then {}", source.hint())
             }
             Self::Store(error) => error.hint().to_owned(),
             Self::Files { .. } => "check that the folder of the job is still there".to_owned(),
@@ -187,7 +187,7 @@ impl CallError {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()
             }
             Self::Closing => {
-                "it waits for what runs; `switchboard stop --now` ends it at once, what runs goes on, and the next call starts a new one"
+                "try again when its running jobs have ended"
                     .to_owned()
             }
         }

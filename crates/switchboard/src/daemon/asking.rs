@@ -85,6 +85,10 @@ impl From<CallError> for Stopped {
             CallError::StoppedUnkept { job, source } => {
                 format!("check it with `switchboard status {job}`; then {}", source.hint())
             }
+            CallError::Closing => {
+                "wait for its running jobs, or stop it with `switchboard stop --now`; running jobs continue"
+                    .to_owned()
+            }
             CallError::NoSuchJob { .. } => LIST_JOBS.to_owned(),
             CallError::AlreadyEnded { job, .. } => format!("see its result with `switchboard status {job}`"),
             error => error.hint(),

@@ -297,8 +297,9 @@ async fn wait_for(
     };
     if waited == Waited::NotAdmitted && !answer.status.is_final() {
         answer.note = Some(waiting::not_admitted(server));
+        return Ok(answer);
     }
-    Ok(answer)
+    Ok(render::with_next_step(answer))
 }
 
 fn note(answer: &Answer, placed: &SubmittedJob, by_another: bool, fire_and_forget: bool) -> Option<String> {
