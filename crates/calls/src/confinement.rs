@@ -131,9 +131,7 @@ impl Sandbox {
             |number: u32| if number == 1 { "1 commit".to_owned() } else { format!("{number} commits") };
         let hooks = (self.commits_without_hooks > 0).then(|| {
             let number = commits(self.commits_without_hooks);
-            format!(
-                "git: hooks did not run for {number}; they run only in a trusted workspace"
-            )
+            format!("git: hooks did not run for {number}; they run only in a trusted workspace")
         });
         let unsigned = (self.unsigned_commits > 0).then(|| {
             format!("git: {} not signed, since the sandbox hides your keys", commits(self.unsigned_commits))

@@ -156,10 +156,7 @@ impl CallError {
                 "give an absolute path, one that begins with `~/`, or an alias of the configuration"
                     .to_owned()
             }
-            Self::NoEarlierSession { .. } => {
-                "start a new session, or name the one to resume"
-                    .to_owned()
-            }
+            Self::NoEarlierSession { .. } => "start a new session, or name the one to resume".to_owned(),
             Self::SessionElsewhere { .. } => {
                 "use its directory, name the session to resume, or use another task name in each directory"
                     .to_owned()
@@ -175,7 +172,10 @@ impl CallError {
             Self::Store(error) => error.hint().to_owned(),
             Self::Files { .. } => "check that the folder of the job is still there".to_owned(),
             Self::Copied { folder } => {
-                format!("if this is the copy, remove {}: it gets an identity of its own", folder.join("identity.json").display())
+                format!(
+                    "if this is the copy, remove {}: it gets an identity of its own",
+                    folder.join("identity.json").display()
+                )
             }
             Self::JobsLost { folder, lost } => lost.hint(folder),
             Self::NotEmbedded => "restore the server's database from its own backup".to_owned(),
@@ -186,10 +186,7 @@ impl CallError {
             Self::NestedTooDeep { .. } => {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()
             }
-            Self::Closing => {
-                "try again when its running jobs have ended"
-                    .to_owned()
-            }
+            Self::Closing => "try again when its running jobs have ended".to_owned(),
         }
     }
 

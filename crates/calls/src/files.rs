@@ -27,8 +27,6 @@ use supervisor::{Spool, create_regular, open_regular, read_regular};
 pub(crate) const RECORD: &str = "record.json";
 /// Says how far a paused job has come.
 pub(crate) const PAUSE: &str = "pause.json";
-/// In how much of its output an agent has told its session.
-const HEAD: u64 = 256 * 1024;
 
 /// Which of an agent's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
@@ -279,13 +277,6 @@ impl JobFiles {
             total += size;
         }
         Ok(Part { bytes, offset: offset.min(total), total })
-    }
-
-    /// How the output of a run begins.
-    pub(crate) fn output_head(&self, number: u32) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        open_regular(&Spool::at(self.run(number)).output())?.take(HEAD).read_to_end(&mut bytes)?;
-        Ok(bytes)
     }
 
     /// The newest run that was ever begun: of one that could not be there is no status.

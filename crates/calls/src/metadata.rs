@@ -1,10 +1,9 @@
 //! The metadata stored with the end of a job: the supervisor's report and, on request, the agent's events.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
-use agents::{ParseLimits, Parser};
 use model::{AgentEvent, AgentKind, RunReport, TreeEnd};
 use serde_json::value::RawValue;
 
@@ -12,7 +11,6 @@ use serde_json::value::RawValue;
 const HEAD_BYTES: usize = 700 << 10;
 /// How many bytes of events are kept from the end.
 const TAIL_BYTES: usize = 324 << 10;
-const READ_BYTES: usize = 64 << 10;
 
 /// The key that marks a job without an answer whose model said or did something.
 pub(crate) const MODEL_SPOKE: &str = "model_spoke";
@@ -70,20 +68,7 @@ impl EventLog {
 
     /// Appends the events of a run that was followed by an earlier daemon.
     pub fn push_output(&mut self, output: &Path, agent: AgentKind) -> io::Result<()> {
-        let mut file = match supervisor::open_regular(output) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            file => file?,
-        };
-        let mut parser = Parser::new(agent, ParseLimits::default());
-        let mut chunk = vec![0; READ_BYTES];
-        loop {
-            match file.read(&mut chunk)? {
-                0 => break,
-                count => parser.feed(&chunk[..count], &mut |event| self.push(&event)),
-            }
-        }
-        parser.finish(&mut |event| self.push(&event));
-        Ok(())
+        agent_run::replay_output(output, agent, &mut |event| self.push(&event))
     }
 
     fn push_raw(&mut self, event: Box<RawValue>) {

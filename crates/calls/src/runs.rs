@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use agents::{ParseLimits, Parser};
 use model::{AgentKind, RunState, SessionId};
 use supervisor::{Run, Spool};
 
-use crate::activity::Activity;
 use crate::files::JobFiles;
 
 /// How long a run that cannot be followed may take to stop.
@@ -14,11 +12,7 @@ const STOP_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Returns the session that the agent itself reported in a run.
 pub(crate) fn reported_session(files: &JobFiles, run: u32, agent: AgentKind) -> Option<SessionId> {
-    let head = files.output_head(run).ok()?;
-    let mut parser = Parser::new(agent, ParseLimits::default());
-    let mut activity = Activity::default();
-    parser.feed(&head, &mut |event| activity.update(&event));
-    activity.session
+    agent_run::reported_session(&Spool::at(files.run(run)).output(), agent)
 }
 
 /// Returns how long an ended run took; zero if that is unknown.

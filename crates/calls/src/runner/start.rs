@@ -1,10 +1,7 @@
 //! Starts the next run of a job.
 
 use agents::{Launch, RunSequence};
-use model::{
-    ExpectedSession, Failure, FailureKind, JobEnd, NotStartedReason, RunPlan, SessionChoice,
-    StatusDurability, Totals,
-};
+use model::{ExpectedSession, Failure, FailureKind, JobEnd, NotStartedReason, SessionChoice, Totals};
 use store::{JobFilter, PageRequest};
 use supervisor::StartError;
 
@@ -35,9 +32,7 @@ impl JobRunner<'_> {
         let before = self.totals_before(sequence).await;
         let record = RunRecord::new(sequence.clone(), session, model, before, &self.claim);
         self.write_record(number, &record).map_err(|error| failed(cannot_write(&error)))?;
-        // The store keeps the outcome across a power cut, so the status file need not.
-        let plan = RunPlan { status_durability: StatusDurability::ProcessExit, ..plan };
-        let prepared = self.context.settings.supervisor.prepare(&directory, &plan);
+        let prepared = agent_run::prepare(&self.context.settings.supervisor, &directory, plan);
         let prepared = prepared.map_err(|error| failed(cannot_start(&error, error.hint())))?;
         self.flush_row().await?;
         if self.context.shutdown.is_detaching() {

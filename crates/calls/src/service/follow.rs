@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use agents::{ParseLimits, Parser};
+use agent_run::{RunFollower, RunStep};
 use model::{AgentEvent, AgentKind, JobId, StateName};
-use supervisor::{AttachError, Events, Offsets, RunEvent};
+use supervisor::AttachError;
 
 use super::JobService;
 use crate::error::CallError;
@@ -39,7 +39,7 @@ pub struct Follow {
     job: JobId,
     agent: AgentKind,
     run: u32,
-    reading: Option<(Events, Parser)>,
+    reading: Option<RunFollower>,
     queue: VecDeque<Followed>,
     /// The reason that was returned last.
     waiting: Option<WaitReason>,
@@ -82,25 +82,16 @@ impl Follow {
     }
 
     async fn read(&mut self) -> Result<(), CallError> {
-        let Some((events, _)) = &mut self.reading else { return Ok(()) };
-        let cannot = |error: &dyn std::error::Error| std::io::Error::other(error.to_string());
-        let event = events
-            .next()
-            .await
-            .map_err(|error| CallError::Files { job: self.job, source: cannot(&error) })?;
+        let Some(follower) = &mut self.reading else { return Ok(()) };
         let queue = &mut self.queue;
         let mut push = |event: AgentEvent<'_>| queue.push_back(Followed::Event(Box::new(event.into_owned())));
-        match event {
-            Some(RunEvent::Output(bytes)) => {
-                if let Some((_, parser)) = &mut self.reading {
-                    parser.feed(&bytes, &mut push);
-                }
-            }
-            Some(RunEvent::Error(bytes)) => self.queue.push_back(Followed::Error(bytes)),
-            Some(RunEvent::Ended(_)) | None => {
-                if let Some((_, parser)) = self.reading.take() {
-                    parser.finish(&mut push);
-                }
+        match follower.next(&mut push).await {
+            Ok(RunStep::Error(bytes)) => self.queue.push_back(Followed::Error(bytes)),
+            Ok(RunStep::Ended(_)) => self.reading = None,
+            Ok(RunStep::Output | RunStep::StoppedEarly(..)) => {}
+            Err(error) => {
+                let source = std::io::Error::other(error.to_string());
+                return Err(CallError::Files { job: self.job, source });
             }
         }
         Ok(())
@@ -119,11 +110,10 @@ impl Follow {
                 Err(AttachError::NoRun { .. }) => continue,
                 Err(_) => break,
             };
-            let events = run
-                .events(Offsets::default())
+            let follower = RunFollower::new(&run, self.agent, None)
                 .map_err(|source| CallError::Files { job: self.job, source })?;
             self.run = next;
-            self.reading = Some((events, Parser::new(self.agent, ParseLimits::default())));
+            self.reading = Some(follower);
             self.waiting = None;
             self.queue.push_back(Followed::Run(next));
             return Ok(());

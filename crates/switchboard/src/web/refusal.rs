@@ -58,7 +58,9 @@ impl From<CallError> for Refusal {
         };
         let hint = match &error {
             CallError::AlreadyEnded { .. } => "its page shows the result".to_owned(),
-            CallError::NoSuchJob { .. } => "the list shows all jobs; old ones are removed after a while".to_owned(),
+            CallError::NoSuchJob { .. } => {
+                "the list shows all jobs; old ones are removed after a while".to_owned()
+            }
             error => error.hint(),
         };
         Self { status, message: error.to_string(), hint }
