@@ -16,7 +16,7 @@ pub struct RunFollower {
     /// None after the end.
     parser: Option<Parser>,
     stderr: StderrTail,
-    /// How long an agent that has answered may stay silent; none if this follower only reads.
+    /// The silence after which an answered agent is stopped; none if this follower only reads.
     linger: Option<Duration>,
     last_output: Instant,
     is_stopping: bool,

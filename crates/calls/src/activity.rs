@@ -6,33 +6,33 @@ use model::{AgentEvent, SessionId, TextPart, Timestamp, Usage};
 
 use crate::wait_reason::WaitReason;
 
-/// How much of what an agent says is passed on as its activity.
+/// The maximum length of the activity line.
 const PREVIEW_CHARS: usize = 120;
 
-/// What an agent is doing.
+/// The current activity of an agent.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Activity {
-    /// In one line.
+    /// One line for people.
     pub line: String,
-    /// How many things it has told so far.
+    /// The number of events so far.
     pub events: u64,
-    /// The conversation, once it is known.
+    /// The session, once it is known.
     pub session: Option<SessionId>,
-    /// The tokens so far, where the agent tells them on the way.
+    /// The tokens so far, if the agent reports them during the run.
     pub usage: Option<Usage>,
-    /// The background tasks that are running.
+    /// The running background tasks.
     pub background: Vec<String>,
-    /// Whether the agent has answered and has not begun a further turn.
+    /// Is true if the agent has answered and has not started another turn.
     pub(crate) answered: bool,
-    /// Why nothing of the job runs; none while an agent does.
+    /// Why no agent runs; none while one does.
     pub waiting: Option<WaitReason>,
-    /// Whether the model said or did anything in this run.
+    /// Is true if the model said or did anything in this run.
     pub(crate) model_spoke: bool,
-    /// How long the earlier runs took.
+    /// The duration of earlier runs.
     pub(crate) ran_before: Duration,
-    /// When the run started that is under way.
+    /// The start of the current run.
     pub(crate) run_started_at: Option<Timestamp>,
-    /// The last line of a text that arrives in pieces, as far as it is shown.
+    /// The last line of a text that arrives in deltas.
     pub(crate) open_text: String,
 }
 
@@ -43,7 +43,7 @@ impl Activity {
         self.ran_before + running
     }
 
-    /// Takes in what the agent has just told.
+    /// Updates the activity with an event.
     pub(crate) fn update(&mut self, event: &AgentEvent<'_>) {
         self.events += 1;
         self.model_spoke |= matches!(
@@ -55,7 +55,7 @@ impl Activity {
                 self.grow(&text.preview(4 * PREVIEW_CHARS));
                 return;
             }
-            // Texts of a sub-agent may come in between.
+            // Texts of a sub-agent may be interleaved.
             AgentEvent::Text { within: Some(_), .. } | AgentEvent::Usage(_) => {}
             _ => self.open_text.clear(),
         }
@@ -96,7 +96,7 @@ impl Activity {
     }
 }
 
-/// Describes the wait of an agent that has answered; none when no background task is running.
+/// Describes the background tasks that an answered agent waits for; none if there are none.
 pub fn describe_wait(tasks: &[String]) -> Option<String> {
     let count = match tasks.len() {
         0 => return None,
@@ -107,7 +107,7 @@ pub fn describe_wait(tasks: &[String]) -> Option<String> {
 }
 
 impl Activity {
-    /// Adds a piece of a text, and shows the end of its last line, so that each piece changes the activity.
+    /// Appends a text delta, and shows the end of its last line.
     fn grow(&mut self, piece: &str) {
         self.open_text.push_str(piece);
         if let Some(end) = self.open_text.trim_end().rfind('\n') {
@@ -126,7 +126,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the name of a tool for a person: codex and gemini name their shells after their protocols.
+/// Returns a readable tool name: codex and gemini name their shells after their protocols.
 fn tool_label(name: &str) -> &str {
     match name {
         "command_execution" | "run_shell_command" => "shell",
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn activity_names_background_tasks_that_an_answered_agent_waits_for() {
+    fn activity_names_running_background_tasks() {
         let tasks = |running: &[&'static str]| AgentEvent::BackgroundTasks {
             running: running.iter().map(|task| (*task).into()).collect(),
         };
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_says_in_several_lines_is_told_in_one() {
+    fn activity_is_one_line() {
         let mut activity = Activity::default();
         let text = AgentEvent::Text { text: "a\n\n b".into(), part: TextPart::Whole, within: None };
         activity.update(&text);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_text_are_shown_as_the_text_so_far() {
+    fn text_deltas_accumulate_in_the_activity() {
         let mut activity = Activity::default();
         let mut lines = Vec::new();
         for piece in ["He", "llo", " there"] {
@@ -173,7 +173,7 @@ mod tests {
             lines.push(activity.line.clone());
         }
         assert_eq!(lines, ["He", "Hello", "Hello there"]);
-        // A tool call ends the text; the next piece belongs to another one.
+        // Any other event ends the text; the next delta starts a new one.
         activity.update(&AgentEvent::Finished { how: model::Finish::Ok });
         activity.update(&AgentEvent::Text { text: "Next".into(), part: TextPart::Partial, within: None });
         assert_eq!(activity.line, "Next");

@@ -1,4 +1,4 @@
-//! Reacts to change notifications from a shared store: which jobs to claim, and after what jitter.
+//! Reacts to change notifications from a shared store: selects the jobs to claim, and adds jitter.
 //!
 //! Pure: the clock and the random number are passed in. If a hundred daemons are notified of one job, a few claims are enough. So a
 //! daemon claims a job that others may claim, too, after a random delay, and not at all if the job is claimed meanwhile.

@@ -1,4 +1,4 @@
-//! Why a call was not placed, or a question about a job not answered.
+//! The errors of the job service.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,36 +11,36 @@ use store::StoreError;
 use crate::launcher::CannotLaunch;
 use crate::store_loss::LostJobs;
 
-/// Why the desk did not do what it was asked.
+/// An error of the job service.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The agent is not here, or cannot be used.
+    /// The agent is not installed, or cannot be used.
     #[error(transparent)]
     NotReady(#[from] NotReady),
-    /// The agent cannot be started like that. Nothing was placed.
+    /// The agent cannot be started with these options. No job was created.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// There is no such folder.
+    /// The directory does not exist or cannot be entered.
     #[error("the folder `{}` cannot be used", folder.display())]
     Cwd {
-        /// The folder.
+        /// The directory.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// What was named as a folder is something else.
+    /// The path is not a directory.
     #[error("`{}` is not a folder", folder.display())]
     CwdIsNoFolder {
-        /// What it is.
+        /// The path.
         folder: PathBuf,
     },
-    /// A folder must be named from the root.
+    /// The path is relative.
     #[error("the folder `{}` is not an absolute path", folder.display())]
     CwdIsRelative {
-        /// The folder.
+        /// The directory.
         folder: PathBuf,
     },
-    /// There is no earlier conversation to go on with.
+    /// The task has no earlier session.
     #[error("there is no earlier session of the task `{task}` with {agent}")]
     NoEarlierSession {
         /// The task.
@@ -48,44 +48,44 @@ pub enum CallError {
         /// The agent.
         agent: AgentKind,
     },
-    /// The last conversation is one of another folder.
+    /// The last session of the task belongs to another directory.
     #[error("the last session of the task `{task}` with {agent} belongs to `{}`", folder.display())]
     SessionElsewhere {
         /// The task.
         task: String,
         /// The agent.
         agent: AgentKind,
-        /// Where it belongs.
+        /// The directory of the session.
         folder: PathBuf,
     },
-    /// The key was given to another call before.
+    /// Another call has used the idempotency key.
     #[error("the idempotency key `{}` belongs to job {job}, which asked for something else", key.escape_debug())]
     KeyOfAnother {
         /// The key.
         key: String,
-        /// Whose it is.
+        /// The job that has the key.
         job: JobId,
     },
-    /// There is no such job.
+    /// The job does not exist.
     #[error("there is no job {job}")]
     NoSuchJob {
         /// The id.
         job: JobId,
     },
-    /// A job that is over cannot be cancelled.
+    /// The job has ended and cannot be cancelled.
     #[error("job {job} has already ended as {state}")]
     AlreadyEnded {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// How it ended.
+        /// Its state.
         state: StateName,
     },
-    /// A job is stopped, and the store does not know of it.
+    /// The run is being stopped, but the cancellation could not be stored.
     #[error("job {job} is being stopped, but that this was wanted cannot be kept")]
     StoppedUnkept {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Why.
+        /// The cause.
         source: StoreError,
     },
     /// The store failed.
@@ -94,23 +94,23 @@ pub enum CallError {
     /// The files of a job cannot be read.
     #[error("cannot read the files of job {job}")]
     Files {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The desk's own folder cannot be used.
+    /// The state directory cannot be used.
     #[error("cannot use the state folder `{}`", folder.display())]
     State {
-        /// The folder.
+        /// The directory.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// An agent places a call from within a call, and so on.
+    /// The calls of agents are nested too deep.
     #[error("calls are nested more than {levels} deep")]
     NestedTooDeep {
-        /// How deep they may be.
+        /// The maximum depth.
         levels: usize,
     },
     /// The state directory is a copy, and the original is alive.
@@ -119,18 +119,18 @@ pub enum CallError {
         /// The copy.
         folder: PathBuf,
     },
-    /// The database was lost while no desk had it open.
+    /// The database was lost while no service had it open.
     #[error("{lost}")]
     JobsLost {
         /// The state directory.
         folder: PathBuf,
-        /// What was lost.
+        /// The lost jobs.
         lost: LostJobs,
     },
-    /// The store is a server, or in memory.
+    /// The store is not embedded.
     #[error("only the embedded store can be rebuilt from the job directories")]
     NotEmbedded,
-    /// The desk is closing.
+    /// The service is shutting down.
     #[error("the daemon is stopping and takes no new calls")]
     Closing,
 }
@@ -145,7 +145,7 @@ impl From<CannotLaunch> for CallError {
 }
 
 impl CallError {
-    /// What to do about it.
+    /// Returns the remedy, in terms that fit every front end.
     pub fn hint(&self) -> String {
         match self {
             Self::NotReady(error) => error.hint().to_owned(),
@@ -201,7 +201,7 @@ impl CallError {
         )
     }
 
-    /// The parameter of a call that is to be mended, when it is one.
+    /// Returns the request parameter that caused the error.
     pub fn field(&self) -> Option<&'static str> {
         match self {
             Self::Cwd { .. } | Self::CwdIsNoFolder { .. } | Self::CwdIsRelative { .. } => Some("cwd"),

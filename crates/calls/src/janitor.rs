@@ -19,7 +19,7 @@ use crate::shutdown::Shutdown;
 
 const FIRST_SWEEP_AFTER: Duration = Duration::from_mins(1);
 const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
-/// How many directories are removed between two checks for a shutdown.
+/// The number of directories removed between two checks for a shutdown.
 const BATCH: usize = 100;
 
 /// Cleans up a state directory.

@@ -1,4 +1,4 @@
-//! A job as its directory holds it, for a database that has lost it.
+//! Reads a job back from its directory, for a database that has lost it.
 
 use std::fs;
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use crate::files::{JobFiles, RECORD, Status};
 use crate::metadata::MODEL_SPOKE;
 use crate::run_record::RunRecord;
 
-/// A longer record is no job's: prompts and answers are shorter by far.
+/// A longer record is damaged: prompts and answers are much shorter.
 const LONGEST_RECORD: u64 = 256 << 20;
 
 /// The content of a directory.
@@ -27,7 +27,7 @@ pub(crate) enum Content {
     },
 }
 
-/// Reads a job back from its directory. One that was claimed after its record was written is given to `owner`.
+/// Reads a job back from its directory. A job that was claimed after its record was written is assigned to `owner`.
 pub(crate) fn read_directory(state: &Path, id: JobId, owner: &Owner) -> Content {
     let files = JobFiles::new(state, id);
     let nothing = |reason: String| Content::Nothing { reason };
@@ -65,7 +65,7 @@ fn read_record(path: &Path) -> io::Result<Vec<u8>> {
     Ok(record)
 }
 
-/// Returns the job as it stands now: one that was claimed after its record was written is running.
+/// Returns the job in its current state: one that was claimed after its record was written is running.
 fn as_it_stands(mut job: Job, files: &JobFiles, owner: &Owner) -> Job {
     let newest = files.runs().last().and_then(|run| files.read::<RunRecord>(&RunRecord::file_name(*run)));
     let claimed = newest.map(|note| note.attempt()).filter(|attempt| *attempt > job.progress.attempt);

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::caller_environment::{CallerEnvironment, CallerEnvironments};
 use crate::settings::Settings;
 
-/// How long the check of a program stays valid: other files of its package may change while its own does not.
+/// The lifetime of a cached check: other files of the program's package may change while its own does not.
 const CHECK_VALID_FOR: Duration = Duration::from_secs(5);
 
 /// Why an agent cannot be launched.
@@ -103,7 +103,7 @@ impl Launcher {
             self.store.redact_values(&environment.secrets());
         }
         let setup = self.setup(spec, environment.as_ref(), Spool::at(directory).private()).await?;
-        // Without a login the agent itself reports what is missing.
+        // Without a login the agent itself reports the error.
         if let Err(error) = agents::seed_private_state(spec, &setup) {
             tracing::warn!(%job, %error, "cannot seed the private state of the policy");
         }

@@ -7,9 +7,9 @@ use std::path::Path;
 use model::{AgentEvent, AgentKind, RunReport, TreeEnd};
 use serde_json::value::RawValue;
 
-/// How many bytes of events are kept from the start.
+/// The limit on events from the start, in bytes.
 const HEAD_BYTES: usize = 700 << 10;
-/// How many bytes of events are kept from the end.
+/// The limit on events from the end, in bytes.
 const TAIL_BYTES: usize = 324 << 10;
 
 /// The key that marks a job without an answer whose model said or did something.

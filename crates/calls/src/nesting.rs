@@ -15,7 +15,7 @@ use crate::slots::Slots;
 
 /// The deepest nesting: each level occupies one slot beyond the operator's limit.
 const MAX_DEPTH: usize = 4;
-/// How many calls of one agent are restored after a restart, the newest first.
+/// The maximum number of calls of one agent that are restored after a restart, the newest first.
 const MAX_RESTORED: u32 = 100;
 
 /// The parent-child relations of active jobs. Clones share them.

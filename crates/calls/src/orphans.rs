@@ -23,7 +23,7 @@ use crate::runner::StartMode;
 use crate::runs;
 use crate::settings::Settings;
 
-/// How often a new service checks whether an earlier owner is alive.
+/// The poll interval for the leases of earlier owners.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The jobs that earlier services of this state directory have left.

@@ -1,7 +1,7 @@
 //! `switchboard recover`: rebuilds a lost, empty or damaged database from the job directories.
 //!
-//! A database that is sound is completed; any other is moved aside first. Starts no job and ends none: a run that goes on is adopted by
-//! the next desk, as after a crash.
+//! A sound database is completed; any other is moved aside first. Starts and stops no job: the next service adopts live runs, as after a
+//! crash.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,24 +16,24 @@ use crate::identity::Identity;
 use crate::job_directory::{Content, read_directory};
 use crate::store_loss;
 
-/// What [`recover_store`] found and did.
+/// The result of [`recover_store`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RecoveryReport {
-    /// How many jobs were written to the database.
+    /// The number of jobs written to the database.
     pub restored: u64,
-    /// How many of those have ended.
+    /// The number of those that have ended.
     pub ended: u64,
-    /// How many of those were running. The next daemon adopts their runs.
+    /// The number of those that were running. The next daemon adopts their runs.
     pub running: u64,
-    /// How many of those wait in the queue or for a quota.
+    /// The number of those in the queue or in a pause.
     pub waiting: u64,
-    /// How many jobs the database had already, in the same or a newer state.
+    /// The number of jobs that the database already had, in the same or a newer state.
     pub unchanged: u64,
-    /// How many directories are those of calls without a job.
+    /// The number of directories of calls without a job.
     pub direct_runs: u64,
     /// The directories whose jobs could not be recovered.
     pub skipped: Vec<SkippedDirectory>,
-    /// Where the old database is now, if it could not be used.
+    /// The new path of the old database, if it could not be used.
     pub set_aside: Option<PathBuf>,
     /// The database.
     pub database: PathBuf,
@@ -54,11 +54,11 @@ impl RecoveryReport {
 pub struct SkippedDirectory {
     /// The job.
     pub job: JobId,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Rebuilds the embedded store from the job directories of `state`; with `dry_run`, only reports what it would do. Can be repeated.
+/// Rebuilds the embedded store from the job directories of `state`. With `dry_run`, changes nothing. Idempotent.
 ///
 /// The caller holds the lock of the state directory. Blocks.
 pub fn recover_store(state: &Path, opening: &Opening, dry_run: bool) -> Result<RecoveryReport, CallError> {

@@ -60,7 +60,7 @@ impl Probe {
     }
 }
 
-/// How an orphaned job continues.
+/// The continuation of an orphaned job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecoveryPlan {
     /// Follow the run to its end, as the same attempt.
@@ -91,7 +91,7 @@ pub(crate) fn plan_recovery(orphan: Orphan) -> RecoveryPlan {
     }
 }
 
-/// How to give up a claim that the store attributes to this service although no task runs the job.
+/// The way to give up a claim that the store attributes to this service although no task runs the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReleasePlan {
     /// Release the claim, which costs no attempt: nothing was started.

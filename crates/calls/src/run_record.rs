@@ -1,4 +1,4 @@
-//! The record of a run: what it was started for, so that another daemon can judge it.
+//! The record of a run, which lets another daemon judge it.
 
 use agents::RunSequence;
 use model::{Attempt, Claim, ExpectedSession, Totals};

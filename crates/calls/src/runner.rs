@@ -70,7 +70,7 @@ pub(crate) enum StartMode {
     Reattach { run: u32, record: Box<RunRecord>, guards: Vec<LockGuard> },
 }
 
-/// How a runner leaves its job.
+/// The state in which a runner leaves its job.
 enum Disposition {
     /// The job has ended.
     Finished(Box<JobEnd>),

@@ -7,7 +7,7 @@ use supervisor::{Run, Spool};
 
 use crate::files::JobFiles;
 
-/// How long a run that cannot be followed may take to stop.
+/// The time that a run that cannot be followed has to stop.
 const STOP_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Returns the session that the agent itself reported in a run.

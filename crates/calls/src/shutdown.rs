@@ -2,7 +2,7 @@
 
 use tokio_util::sync::CancellationToken;
 
-/// How the service shuts down.
+/// The mode of a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownMode {
     /// Waits for running jobs; queued jobs stay queued.

@@ -1,4 +1,4 @@
-//! Whether the store is still the one that was opened.
+//! Detects that the open store was removed, replaced or emptied.
 
 use std::sync::OnceLock;
 

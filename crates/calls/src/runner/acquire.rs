@@ -1,4 +1,4 @@
-//! Acquires what a run needs exclusively: its session, its directory, a slot.
+//! Acquires the exclusive resources of a run: its session, its directory, a slot.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::decide;
 use crate::locks::LockKey;
 use crate::wait_reason::WaitReason;
 
-/// How often a blocked job checks which job holds the lock.
+/// The poll interval for the holder of a lock.
 const HOLDER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl JobRunner<'_> {

@@ -17,10 +17,10 @@ use crate::runs;
 /// The number of retries, one second apart, after a transient error while the run is being stopped. A run that is not being stopped is
 /// retried without a limit.
 const RETRIES_WHEN_STOPPING: u32 = 60;
-/// How long a run must last to appear in the job's directory. The directory of a shorter run shows only its end: every file that is
+/// The age at which a run appears in the job's directory. The directory of a shorter run shows only its end: every file that is
 /// created and replaced costs, and no reader has seen the directory by then.
 const SHOWN_AFTER: Duration = Duration::from_millis(50);
-/// How long a run must last for its session to be stored. Until then, and after a crash, the session is in the run's files, and most
+/// The age at which the session of a run is stored. Until then, and after a crash, the session is in the run's files, and most
 /// short runs have ended by then.
 const SESSION_STORED_AFTER: Duration = Duration::from_secs(1);
 

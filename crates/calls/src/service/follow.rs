@@ -14,7 +14,7 @@ use super::JobService;
 use crate::error::CallError;
 use crate::wait_reason::WaitReason;
 
-/// How often the next run of a job is looked for.
+/// The poll interval for the next run of a job.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Something that happened in a job.

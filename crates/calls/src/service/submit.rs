@@ -52,7 +52,7 @@ impl CallRequest {
 pub struct SubmittedJob {
     /// The job.
     pub job: JobId,
-    /// When the job was created.
+    /// The time of its creation.
     pub created_at: Timestamp,
     /// Is false if an earlier request with the same key created the job.
     pub is_new: bool,

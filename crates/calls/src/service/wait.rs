@@ -17,7 +17,7 @@ use crate::error::CallError;
 
 /// The poll interval for jobs whose changes are not notified.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// How long to wait at least for the flush of an end before it is returned anyway: a disk that hangs must not hide a result.
+/// The minimum wait for the flush of an end. Afterwards it is returned anyway: a disk that hangs must not hide a result.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The condition that ends a wait.

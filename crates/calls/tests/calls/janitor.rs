@@ -1,18 +1,18 @@
-//! Files that a desk removes by itself as time passes.
+//! Files that the service removes by itself.
 
 use std::fs;
 use std::time::Duration;
 
 use calls::ShutdownMode;
 
-use crate::scene::{LONG, Scene};
+use crate::harness::{Harness, LONG};
 
-crate::tests![caches_beyond_their_limit_are_removed];
+testkit::tests![caches_beyond_their_limit_are_removed];
 
-/// The first sweep comes a minute after the start, so the clock is put forward.
+/// The first sweep comes a minute after the start, so the clock is advanced.
 fn caches_beyond_their_limit_are_removed() {
-    Scene::play_with_own_clock(async |scene| {
-        let cache = |name: &str| scene.state().join("caches/workspace").join(name);
+    Harness::run_with_own_clock(async |harness| {
+        let cache = |name: &str| harness.state().join("caches/workspace").join(name);
         for (name, bytes) in [("npm", 3 << 20), ("cargo", 1 << 10)] {
             fs::create_dir_all(cache(name)).unwrap();
             fs::write(cache(name).join("file"), vec![1; bytes]).unwrap();
@@ -20,7 +20,7 @@ fn caches_beyond_their_limit_are_removed() {
         let long_ago =
             fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH).set_modified(std::time::UNIX_EPOCH);
         fs::File::open(cache("npm").join("file")).unwrap().set_times(long_ago).unwrap();
-        let desk = scene.open_with(|settings| settings.cache_bytes = Some(1 << 20)).await;
+        let service = harness.open_with(|settings| settings.cache_bytes = Some(1 << 20)).await;
         tokio::time::timeout(LONG, async {
             while cache("npm").exists() {
                 tokio::time::pause();
@@ -32,6 +32,6 @@ fn caches_beyond_their_limit_are_removed() {
         .await
         .expect("the cache is still there");
         assert!(cache("cargo").exists());
-        desk.close(ShutdownMode::Detach).await;
+        service.close(ShutdownMode::Detach).await;
     });
 }

@@ -1,4 +1,4 @@
-//! Files of a run that were replaced by something that would block its reader.
+//! Files of a run that are replaced by something that blocks its reader.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,8 +8,8 @@ use calls::JobStatus;
 use model::JobId;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::scene::{Scene, close, ended, until_it_says};
-use crate::tests;
+use crate::harness::{Harness, close, ended, wait_for_line};
+use testkit::tests;
 
 tests![
     status_replaced_by_a_fifo_fails_the_job,
@@ -19,7 +19,7 @@ tests![
     output_replaced_by_a_directory_fails_the_job,
     error_replaced_by_a_fifo_fails_the_job,
     run_replaced_by_a_fifo_fails_the_job,
-    files_of_the_job_replaced_by_fifos_keep_nobody_waiting,
+    fifos_in_place_of_job_files_do_not_block,
 ];
 
 #[derive(Clone, Copy)]
@@ -38,23 +38,23 @@ fn replace(path: &Path, kind: Kind) {
     }
 }
 
-/// Replaces a file of a run that is under way while no daemon is there; the next one fails the job and can be stopped.
+/// Replaces a file of a live run while no daemon runs; the next one fails the job and can be closed.
 fn replaced_file_fails_its_job(name: &'static str, kind: Kind) {
-    Scene::play(async move |scene| {
-        let desk = scene.open().await;
-        let job = desk.submit(scene.order("spawn setsid\nsay here\nhang")).await.unwrap().job;
-        until_it_says(&desk, job, "here").await;
-        desk.close(calls::ShutdownMode::Detach).await;
-        replace(&folder(scene, job).join(name), kind);
-        let desk = scene.open().await;
-        let answer = ended(&desk, job).await;
+    Harness::run(async move |harness| {
+        let service = harness.open().await;
+        let job = service.submit(harness.request("spawn setsid\nsay here\nhang")).await.unwrap().job;
+        wait_for_line(&service, job, "here").await;
+        service.close(calls::ShutdownMode::Detach).await;
+        replace(&folder(harness, job).join(name), kind);
+        let service = harness.open().await;
+        let answer = ended(&service, job).await;
         assert_eq!((answer.status, answer.error.unwrap().kind.as_str()), (JobStatus::Failed, "spool_failed"));
-        close(&desk).await;
+        close(&service).await;
     });
 }
 
-fn folder(scene: &Scene, job: JobId) -> std::path::PathBuf {
-    scene.state().join("jobs").join(job.to_string())
+fn folder(harness: &Harness, job: JobId) -> std::path::PathBuf {
+    harness.state().join("jobs").join(job.to_string())
 }
 
 fn status_replaced_by_a_fifo_fails_the_job() {
@@ -85,15 +85,15 @@ fn run_replaced_by_a_fifo_fails_the_job() {
     replaced_file_fails_its_job("runs/1", Kind::Fifo);
 }
 
-fn files_of_the_job_replaced_by_fifos_keep_nobody_waiting() {
-    Scene::play(async |scene| {
-        let desk = scene.open().await;
-        let job = desk.submit(scene.order("say here\ndelay 300ms\nanswer done")).await.unwrap().job;
-        until_it_says(&desk, job, "here").await;
+fn fifos_in_place_of_job_files_do_not_block() {
+    Harness::run(async |harness| {
+        let service = harness.open().await;
+        let job = service.submit(harness.request("say here\ndelay 300ms\nanswer done")).await.unwrap().job;
+        wait_for_line(&service, job, "here").await;
         for name in [".status.json", "status.json", "result.json", ".result.json", "pause.json", "output"] {
-            replace(&folder(scene, job).join(name), Kind::Fifo);
+            replace(&folder(harness, job).join(name), Kind::Fifo);
         }
-        assert_eq!(ended(&desk, job).await.status, JobStatus::Completed);
-        close(&desk).await;
+        assert_eq!(ended(&service, job).await.status, JobStatus::Completed);
+        close(&service).await;
     });
 }

@@ -1,52 +1,53 @@
-//! A place for one test: a state folder, a desk on it, and the check that nothing is left.
+//! The harness of one test: a state directory, a service, and a check for leftover processes.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use agents::doctor::Lookup;
 use calls::{Answer, CallRequest, JobService, Settings, ShutdownMode, Until};
 use model::{AgentKind, CallPolicy, CallSpec, JobId, Limits, RunStatus, SessionChoice};
 use supervisor::Supervisor;
 use tempfile::TempDir;
+use testkit::{all_pids, command_line, eventually, eventually_async, is_running};
 
-/// Long enough for a slow machine, short enough for a test that fails.
+/// Long enough for a slow machine, short enough for a failing test.
 pub const LONG: Duration = Duration::from_mins(2);
 
-pub struct Scene {
+pub struct Harness {
     folder: TempDir,
 }
 
-impl Scene {
-    /// Plays a test and then looks for what it has left running.
-    pub fn play<F: AsyncFnOnce(&Scene)>(test: F) {
-        let scene = Scene { folder: tempfile::tempdir().unwrap() };
+impl Harness {
+    /// Runs a test, then checks that no process is left.
+    pub fn run<F: AsyncFnOnce(&Harness)>(test: F) {
+        let harness = Harness { folder: tempfile::tempdir().unwrap() };
         runtime().block_on(async {
-            tokio::time::timeout(LONG, test(&scene)).await.expect("the test hangs");
+            tokio::time::timeout(LONG, test(&harness)).await.expect("the test hangs");
         });
-        scene.nothing_is_left();
+        harness.assert_nothing_left();
     }
 
-    /// Plays a test that may put its clock forward: only a runtime of one thread has a clock of its own.
-    pub fn play_with_own_clock<F: AsyncFnOnce(&Scene)>(test: F) {
-        let scene = Scene { folder: tempfile::tempdir().unwrap() };
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test(&scene));
-        scene.nothing_is_left();
+    /// Runs a test that may advance its clock, which needs a current-thread runtime.
+    pub fn run_with_own_clock<F: AsyncFnOnce(&Harness)>(test: F) {
+        let harness = Harness { folder: tempfile::tempdir().unwrap() };
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test(&harness));
+        harness.assert_nothing_left();
     }
 
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }
 
-    /// A folder for agents to work in.
+    /// Returns a directory for agents to work in.
     pub fn workspace(&self) -> PathBuf {
         let folder = self.folder.path().join("workspace");
         fs::create_dir_all(&folder).unwrap();
         folder
     }
 
-    /// Where the agents' descendants write their pids.
+    /// Returns the file to which the agents' descendants write their pids.
     pub fn pid_file(&self) -> PathBuf {
         self.folder.path().join("pids")
     }
@@ -65,12 +66,12 @@ impl Scene {
         JobService::open(settings).await.unwrap_or_else(|error| panic!("{error:?}"))
     }
 
-    /// A call to the scripted agent: one step a line.
+    /// Returns a call to the scripted agent, one step per line.
     pub fn call(&self, script: &str) -> CallSpec {
         call(&self.workspace(), &self.pid_file(), script)
     }
 
-    pub fn order(&self, script: &str) -> CallRequest {
+    pub fn request(&self, script: &str) -> CallRequest {
         CallRequest::new(self.call(script), "call_cc")
     }
 
@@ -79,30 +80,30 @@ impl Scene {
         text.lines().map(|line| line.trim().parse().unwrap()).collect()
     }
 
-    /// The statuses of all runs of a job, in their order.
+    /// Returns the statuses of all runs of a job in order.
     pub fn runs(&self, job: JobId) -> Vec<RunStatus> {
         runs(&self.state(), job)
     }
 
-    /// The database of the desk, for what the store would not do.
+    /// Opens the database of the service, to change it behind the store's back.
     pub fn database(&self) -> rusqlite::Connection {
         rusqlite::Connection::open(self.state().join("switchboard.db")).unwrap()
     }
 
-    /// Lets the store fail at everything from now on.
-    pub fn take_the_store_away(&self) {
+    /// Lets every operation of the store fail from now on.
+    pub fn break_store(&self) {
         self.database().execute_batch("ALTER TABLE agent_jobs RENAME TO taken_away").unwrap();
     }
 
-    pub fn bring_the_store_back(&self) {
+    pub fn repair_store(&self) {
         self.database().execute_batch("ALTER TABLE taken_away RENAME TO agent_jobs").unwrap();
     }
 
-    pub fn nothing_is_left(&self) {
+    pub fn assert_nothing_left(&self) {
         let folder = self.folder.path().to_str().unwrap().to_owned();
         eventually("a descendant is alive", || !self.descendants().into_iter().any(is_running));
         eventually("a supervisor is alive", || {
-            !processes().any(|pid| is_running(pid) && command_line(pid).contains(&folder))
+            !all_pids().any(|pid| is_running(pid) && command_line(pid).contains(&folder))
         });
     }
 }
@@ -135,44 +136,49 @@ pub fn call(workspace: &Path, pid_file: &Path, script: &str) -> CallSpec {
     }
 }
 
-/// Places a call and waits for its end.
-pub async fn answered(desk: &JobService, order: CallRequest) -> Answer {
-    let job = desk.submit(order).await.unwrap_or_else(|error| panic!("{error:?}")).job;
-    ended(desk, job).await
+/// Submits a call and waits for its end.
+pub async fn answered(service: &JobService, request: CallRequest) -> Answer {
+    let job = service.submit(request).await.unwrap_or_else(|error| panic!("{error:?}")).job;
+    ended(service, job).await
 }
 
-pub async fn ended(desk: &JobService, job: JobId) -> Answer {
-    assert_eq!(desk.wait(&[job], Until::All, LONG).await.unwrap(), [job]);
-    desk.answer(job).await.unwrap()
+pub async fn ended(service: &JobService, job: JobId) -> Answer {
+    assert_eq!(service.wait(&[job], Until::All, LONG).await.unwrap(), [job]);
+    service.answer(job).await.unwrap()
 }
 
-/// The files of a job that ended under a desk which has closed since.
-pub async fn files_of_an_ended_job(scene: &Scene) -> calls::JobFiles {
-    let desk = scene.open().await;
-    let answer = answered(&desk, scene.order("answer kept")).await;
-    close(&desk).await;
-    desk.files(answer.job_id.parse().unwrap())
+/// Returns the files of a job that ended under a service that is closed.
+pub async fn files_of_ended_job(harness: &Harness) -> calls::JobFiles {
+    let service = harness.open().await;
+    let answer = answered(&service, harness.request("answer kept")).await;
+    close(&service).await;
+    service.files(answer.job_id.parse().unwrap())
 }
 
-pub async fn close(desk: &JobService) {
-    desk.close(ShutdownMode::Drain).await;
+pub async fn close(service: &JobService) {
+    service.close(ShutdownMode::Drain).await;
 }
 
-/// Places a call that has to wait until a running one has finished with its session, and what it says meanwhile.
-pub async fn waiting_behind(scene: &Scene, desk: &JobService, first: JobId, script: &str) -> (JobId, String) {
-    let session = desk.answer(first).await.unwrap().session_id.unwrap();
-    let mut order = scene.order(script);
-    order.call.session = SessionChoice::Resume(session.parse().unwrap());
-    let job = desk.submit(order).await.unwrap().job;
+/// Submits a call that is blocked on the session of a running job, and returns its activity line.
+pub async fn submit_behind(
+    harness: &Harness,
+    service: &JobService,
+    first: JobId,
+    script: &str,
+) -> (JobId, String) {
+    let session = service.answer(first).await.unwrap().session_id.unwrap();
+    let mut request = harness.request(script);
+    request.call.session = SessionChoice::Resume(session.parse().unwrap());
+    let job = service.submit(request).await.unwrap().job;
     let waits = format!("waiting for session {session}, used by job {first}");
-    until_it_says(desk, job, &waits).await;
+    wait_for_line(service, job, &waits).await;
     (job, waits)
 }
 
-/// Waits until the agent of a job says so.
-pub async fn until_it_says(desk: &JobService, job: JobId, text: &str) {
+/// Waits until the activity of a job is this line.
+pub async fn wait_for_line(service: &JobService, job: JobId, text: &str) {
     eventually_async("the agent says its line", async || {
-        desk.activity(job).is_some_and(|activity| activity.borrow().line == text)
+        service.activity(job).is_some_and(|activity| activity.borrow().line == text)
     })
     .await;
 }
@@ -185,35 +191,6 @@ pub fn runs(state: &Path, job: JobId) -> Vec<RunStatus> {
     numbers.sort_unstable();
     let status = |number| fs::read(folder.join(u32::to_string(number)).join("status.json")).ok();
     let read = |bytes: Vec<u8>| serde_json::from_slice::<RunStatus>(&bytes).unwrap();
-    // A desk that dies between laying a plan down and handing it over leaves a folder in which nothing ever ran.
+    // A service that dies between preparing a run and starting it leaves a directory in which nothing ever ran.
     numbers.iter().filter_map(status).map(read).filter(|run| run.supervisor.pid > 0).collect()
-}
-
-pub fn is_running(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-pub fn processes() -> impl Iterator<Item = i32> {
-    fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-}
-
-pub fn command_line(pid: i32) -> String {
-    String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).into_owned()
-}
-
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let give_up_at = Instant::now() + LONG;
-    while !holds() {
-        assert!(Instant::now() < give_up_at, "{what}: not within {LONG:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-pub async fn eventually_async(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let give_up_at = Instant::now() + LONG;
-    while !holds().await {
-        assert!(Instant::now() < give_up_at, "{what}: not within {LONG:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
