@@ -138,7 +138,7 @@ pub(crate) async fn fail_after_panic(context: &RunnerContext, claim: &Claim) {
         tracing::warn!(job = %claim.job, %error, "cannot fail the job");
     }
     context.records.refresh(claim.job).await;
-    if let Some(active) = context.active.get(claim.job) {
+    if let Some(active) = context.active.get(claim.job).filter(|active| active.claim == *claim) {
         context.active.release(&active);
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use model::{JobId, Owner, Placement};
 use store::{Store, StoreLoss};
 use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::active::ActiveJobs;
 use crate::caller_environment::CallerEnvironments;
@@ -56,7 +56,14 @@ struct Parts {
     health: Arc<StoreHealth>,
     scheduler: Arc<Scheduler>,
     shutdown: Shutdown,
-    background: Mutex<Vec<JoinHandle<()>>>,
+    background: Mutex<JoinSet<()>>,
+}
+
+impl Drop for Parts {
+    /// Leaves the tasks running: only a close stops them.
+    fn drop(&mut self) {
+        self.background.get_mut().detach_all();
+    }
 }
 
 impl JobService {

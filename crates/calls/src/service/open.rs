@@ -5,6 +5,7 @@ use std::sync::Arc;
 use model::Placement;
 use store::Store;
 use tokio::sync::{Mutex, Notify};
+use tokio::task::JoinSet;
 
 use super::{JobService, Parts};
 use crate::active::ActiveJobs;
@@ -125,15 +126,14 @@ impl JobService {
         let (claiming, watching) = (Arc::clone(&scheduler), Arc::clone(&scheduler));
         let (sweeping, completing, removing) =
             (Arc::clone(&janitor), Arc::clone(&janitor), Arc::clone(&janitor));
-        let background = vec![
-            tokio::spawn(async move { claiming.run(adopted).await }),
-            tokio::spawn(async move { watching.watch_changes().await }),
-            tokio::spawn(async move { heartbeat.run().await }),
-            tokio::spawn(async move { sweeping.sweep_regularly().await }),
-            tokio::spawn(async move { completing.complete_files().await }),
-            tokio::spawn(async move { removing.remove_stale_environments(opened_at).await }),
-            tokio::spawn(async move { janitor.remove_leftovers().await }),
-        ];
+        let mut background = JoinSet::new();
+        background.spawn(async move { claiming.run(adopted).await });
+        background.spawn(async move { watching.watch_changes().await });
+        background.spawn(async move { heartbeat.run().await });
+        background.spawn(async move { sweeping.sweep_regularly().await });
+        background.spawn(async move { completing.complete_files().await });
+        background.spawn(async move { removing.remove_stale_environments(opened_at).await });
+        background.spawn(async move { janitor.remove_leftovers().await });
         Ok(Self(Arc::new(Parts {
             settings,
             store,
@@ -157,10 +157,7 @@ impl JobService {
     pub async fn close(&self, mode: ShutdownMode) {
         self.0.shutdown.start(mode);
         let mut background = self.0.background.lock().await;
-        while let Some(task) = background.last_mut() {
-            let _ = task.await;
-            background.pop();
-        }
+        while background.join_next().await.is_some() {}
         if let Err(error) = self.0.store.release(&self.0.owner).await {
             tracing::warn!(%error, "cannot record that the store was closed");
         }
