@@ -1,6 +1,6 @@
-//! What a caller is told about a job: the one object that the tools return and that `result.json` holds.
+//! The answer of a job: the one object that the tools return and that `result.json` contains.
 //!
-//! Owns its form and how a long answer is cut. Makes nothing up: every field is read from the job's record and files.
+//! Owns its form and the cutting of long answers. Every field is read from the job's record and files.
 
 mod events;
 mod notes;
@@ -17,136 +17,136 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::activity::Activity;
 use crate::confinement::{Sandbox, ceiling_note};
 use crate::files::{JobFiles, PAUSE, Stream};
-use crate::live::Activity;
 use crate::wait_reason::WaitReason;
 use events::StreamEvents;
 pub use notes::left_running_note;
 use notes::{lost_runs, redacted_prompt, run_notes};
 
-/// How many characters of the agent's words are passed on when nobody says otherwise.
+/// The default limit on the characters of an answer.
 pub const MAX_RESPONSE_CHARS: usize = 100_000;
 
-/// How much of the end of stderr is passed on.
+/// The size of the stderr tail in an answer.
 const STDERR_BYTES: u64 = 4 * 1024;
 
-/// What a call has come to so far.
+/// The result of a call so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Answer {
-    /// completed, failed, timeout and cancelled are final; running, queued and paused are not.
+    /// `completed`, `failed`, `timeout` and `cancelled` are final; `running`, `queued` and `paused` are not.
     pub status: JobStatus,
-    /// Names the job in `call_status`, `call_wait`, `call_output` and `call_cancel`.
+    /// The id of the job, for `call_status`, `call_wait`, `call_output` and `call_cancel`.
     pub job_id: String,
-    /// Which agent.
+    /// The agent.
     pub agent: String,
     /// The caller's name for the task.
     pub task_name: String,
     /// The working directory of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// The agent's answer, or as far as it came. Empty while it runs.
+    /// The agent's answer, complete or in part. Empty while it runs.
     pub output: String,
-    /// Said by Switchboard, not by the agent: what to do next, or what to know about this answer, a line each.
+    /// Notes by Switchboard, not by the agent: the next step or facts about this answer, one per line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The answer as JSON, when a schema was given.
+    /// The answer as JSON, if a schema was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<Value>,
-    /// The end of what the agent wrote to stderr, when it failed or said nothing.
+    /// The end of stderr, if the agent failed or printed nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
-    /// The exit code of the agent's process. None when a signal ended it, when it has not ended, or when it was stopped after its answer.
+    /// The exit code of the agent's process. Omitted if a signal terminated it, if it has not exited, or if it was stopped after its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The model that answered, or that was asked for.
+    /// The model that answered, or the requested one.
     pub model: Option<String>,
-    /// The conversation; give it as `resume_session_id` to go on with it.
+    /// The session; pass it as `resume_session_id` to resume it.
     pub session_id: Option<String>,
-    /// How long the agent has run, in all of its runs. Waits for a session, a slot or a quota are not counted.
+    /// The run time of the agent, in all of its runs. Waits for a session, a slot or a quota are not counted.
     pub duration_ms: u64,
-    /// What the job waits for before its next run: a session, a directory, a slot or a quota. Left out while the agent runs.
+    /// The session, directory, slot or quota that the job waits for. Omitted while the agent runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<String>,
-    /// How many turns the model took.
+    /// The number of turns of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_turns: Option<u32>,
     /// The tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Tokens>,
-    /// The cost, where the agent tells it.
+    /// The cost, if the agent reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// What went wrong.
+    /// The error, if the call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Problem>,
     /// Background tasks of the agent that did not complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<UnfinishedTask>,
-    /// Tools, writes, hosts and paths of the home directory that were refused. The agent's own verdict decides the status, not these.
+    /// Tools, writes, hosts and paths of the home directory that were refused. They do not decide the status; the agent's own verdict does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<ListedRefusal>,
-    /// The refused tools among `refusals`, one entry for each call.
+    /// The refused tools among `refusals`, one entry per call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permission_denials: Vec<Denial>,
-    /// How sure it is that nothing of the call is left running.
+    /// The certainty that no process of the call is left running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Processes>,
-    /// What confined the agent, and how well that held; left out when none was started.
+    /// The confinement of the agent; omitted if none was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
-    /// What was left out of `output` and of `stream_events`.
+    /// The parts of `output` and `stream_events` that were left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated: Option<Truncated>,
-    /// Until when a paused job waits, in milliseconds since 1970.
+    /// The end of a pause, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_until_ms: Option<u64>,
-    /// What the agent printed, byte for byte; of a job of several runs, in the newest.
+    /// The file with the exact output of the agent, in the newest run.
     pub output_file: String,
-    /// The same of each run in its order, when there was more than one: together they are all that was printed.
+    /// The output files of all runs in order, if there was more than one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub output_files: Vec<String>,
-    /// This answer with nothing left out of `output`, once the job has ended.
+    /// The file with this answer and its complete `output`, once the job has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_file: Option<String>,
-    /// What the agent wrote to stderr.
+    /// The file with the agent's stderr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_file: Option<String>,
-    /// Says where the job stands, replaced whenever that changes.
+    /// The file with the job's status, replaced on every change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status_file: Option<String>,
-    /// What the agent did on the way, when the call asked for it.
+    /// The agent's events, if the call requested them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_events: Option<Vec<Value>>,
 }
 
-/// Where a job stands, as a caller sees it.
+/// The status of a job for its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobStatus {
-    /// The agent did it.
+    /// The agent succeeded.
     Completed,
-    /// The agent did not.
+    /// The agent failed.
     Failed,
-    /// A deadline ended it.
+    /// A deadline was reached.
     Timeout,
-    /// Somebody ended it.
+    /// The job was cancelled.
     Cancelled,
-    /// It is being worked on.
+    /// The job is running.
     Running,
-    /// It waits for its turn.
+    /// The job waits in the queue.
     Queued,
-    /// It waits for the reset of a quota.
+    /// The job waits until a quota resets.
     Paused,
 }
 
 impl JobStatus {
-    /// Whether it will never change.
+    /// Returns whether the status cannot change any more.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Timeout | Self::Cancelled)
     }
 
-    /// Its name.
+    /// Returns the name of the status.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -167,7 +167,7 @@ impl From<StateName> for JobStatus {
             StateName::Failed => Self::Failed,
             StateName::Timeout => Self::Timeout,
             StateName::Cancelled => Self::Cancelled,
-            // An interrupted job is in somebody's hands, who will queue it again or end it.
+            // An interrupted job is about to be requeued or failed.
             StateName::Running | StateName::Interrupted => Self::Running,
             StateName::Queued => Self::Queued,
             StateName::Paused => Self::Paused,
@@ -175,23 +175,23 @@ impl From<StateName> for JobStatus {
     }
 }
 
-/// What went wrong, and what to do about it.
+/// The error of a call and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// What kind: `auth`, `rate_limit`, `max_turns`, `deadline`, `session_not_found` …
+    /// The kind: `auth`, `rate_limit`, `max_turns`, `deadline`, `session_not_found` …
     pub kind: String,
-    /// In the agent's own words, where it has some.
+    /// The message, in the agent's own words if possible.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub hint: String,
-    /// Why the agent was not started, of a `not_started`: `program_missing`, `cwd_missing`, `not_confined` …
+    /// The reason of a `not_started`: `program_missing`, `cwd_missing`, `not_confined` …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub reason: Option<NotStartedReason>,
-    /// Which wait was over: `start`, `idle` or `wall`.
+    /// The deadline that was reached: `start`, `idle` or `wall`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<String>,
-    /// How long to wait before the next try, where the agent says so.
+    /// The delay before the next try, if the agent reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
@@ -199,13 +199,13 @@ pub struct Problem {
 /// The tokens of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tokens {
-    /// What the model read, from a cache or not.
+    /// Input tokens, cached or not.
     pub input_tokens: u64,
-    /// What it wrote, reasoning included.
+    /// Output tokens, including reasoning.
     pub output_tokens: u64,
-    /// The part of the input that came from a cache.
+    /// Input tokens from a cache.
     pub cached_tokens: u64,
-    /// The part of the output that was reasoning.
+    /// Output tokens for reasoning.
     pub reasoning_tokens: u64,
 }
 
@@ -221,12 +221,12 @@ impl From<Usage> for Tokens {
     }
 }
 
-/// A tool that was denied.
+/// A denied tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Denial {
     /// Its name.
     pub tool: String,
-    /// What the agent says of it.
+    /// The agent's explanation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
@@ -234,52 +234,50 @@ pub struct Denial {
 /// A background task that did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnfinishedTask {
-    /// The agent's own description of it.
+    /// The agent's description of the task.
     pub description: String,
-    /// `stopped`: the agent stopped it; `killed`: it was killed with the run; `failed`: by itself; or `unknown`.
+    /// `stopped`: by the agent; `killed`: with the run; `failed`: by itself; or `unknown`.
     pub status: String,
 }
 
-/// Something that the agent tried and that was refused.
+/// An action of the agent that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ListedRefusal {
     /// `tool`, `write`, `read` or `host`.
     pub kind: String,
     /// The tool, the path or the host.
     pub subject: String,
-    /// What the first refusal said.
+    /// The text of the first refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// How often it was refused.
+    /// The number of refusals.
     pub count: u32,
 }
 
-/// How sure it is that nothing of a call is left running.
+/// The certainty that no process of a call is left running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Processes {
-    /// The kernel said so.
+    /// None, according to the kernel.
     NoneLeft,
-    /// Its supervisor had been killed; all that could be found was ended.
+    /// None was found after the supervisor had been killed.
     NoneFound,
-    /// Some could not be ended.
+    /// Some could not be killed.
     SomeLeft,
 }
 
-/// What was left out of an answer.
+/// The parts of an answer that were left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Truncated {
-    /// How many characters of `output` are missing, between the head and the tail that were kept.
+    /// The number of characters missing in `output`, between head and tail.
     pub left_out_chars: u64,
-    /// How many bytes of the agent's words are missing that were never kept as text because there were too many; `call_output` has
-    /// them.
+    /// The number of bytes of the agent's text that exceeded the limit for stored text; `call_output` has them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out_bytes: u64,
-    /// How many events are missing in `stream_events`, between those of the beginning and those of the end; `call_output` has all that
-    /// the agent printed.
+    /// The number of events missing in `stream_events`, between head and tail; `call_output` has the whole output.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out_events: u64,
-    /// How many events come before those that are missing.
+    /// The number of events before the gap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events_before_gap: Option<u64>,
 }
@@ -290,19 +288,19 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Answer {
-    /// What a job has come to by `now`.
-    pub(crate) fn of(
+    /// Builds the answer of a job at `now`.
+    pub(crate) fn new(
         job: &Job,
         files: &JobFiles,
         activity: Option<&Activity>,
         now: model::Timestamp,
     ) -> Self {
         let status = JobStatus::from(job.progress.state.name());
-        // What a paused job has said so far stands beside it.
+        // A paused job has its outcome so far in a file.
         let so_far = if job.outcome.is_none() { files.read::<RunSequence>(PAUSE) } else { None };
         let outcome = job.outcome.as_ref().or_else(|| so_far.as_ref()?.combined_outcome());
         let path = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
-        // The session that a run is told to use exists only once the agent has named it.
+        // An assigned session exists only once the agent has reported it.
         let known = || activity.filter(|_| !status.is_final()).and_then(|activity| activity.session.clone());
         let told = || outcome.and_then(|outcome| outcome.session.clone());
         let session = job.session.clone().or_else(known).or_else(told);
@@ -370,7 +368,7 @@ impl Answer {
             let notes: Vec<String> = about_the_run.into_iter().chain(about_the_sandbox).collect();
             (!notes.is_empty()).then(|| notes.join("\n"))
         } else {
-            next_step(&answer, activity)
+            progress_note(&answer, activity)
         };
         if status.is_final() && (status != JobStatus::Completed || answer.output.is_empty()) {
             answer.stderr = stderr(files);
@@ -378,18 +376,18 @@ impl Answer {
         answer
     }
 
-    /// Names what the job waits for, in the answer and in its note.
+    /// Sets the reason for which the job waits, also as the note.
     #[must_use]
     pub(crate) fn waiting_for(mut self, reason: Option<&WaitReason>) -> Self {
         self.waiting = reason.map(WaitReason::to_string);
-        if let Some(waiting) = &self.waiting {
-            self.note = Some(format!("{waiting}; wait for it with call_wait, or stop it with call_cancel"));
+        if self.waiting.is_some() {
+            self.note.clone_from(&self.waiting);
         }
         self
     }
 
-    /// The same answer with at most that many characters of output, and as many of events: the head and the tail of each. A line
-    /// in the output says how much of it is missing and where all of it is; `truncated` says it of both.
+    /// Cuts the output and the events to at most that many characters each, and keeps head and tail. A line in the output tells the size of the
+    /// gap and the file with the whole; `truncated` has both gaps.
     #[must_use]
     pub fn cut_to(mut self, max_chars: usize) -> Self {
         let mut truncated = self.truncated.unwrap_or_default();
@@ -411,17 +409,17 @@ impl Answer {
         self.truncated = (truncated != Truncated::default()).then_some(truncated);
     }
 
-    /// Where the whole of the output is.
+    /// Returns the location of the whole output.
     fn where_all_is(&self) -> String {
         match &self.result_file {
-            // A disk that was full has kept it from being written.
+            // It may be missing, such as after ENOSPC.
             Some(file) if Path::new(file).exists() => format!("the whole is in {file}"),
-            _ => "call_output has all that was printed".to_owned(),
+            _ => format!("the printed output is in {}", self.output_file),
         }
     }
 }
 
-/// Returns how long the runs of a job took, or have taken by now.
+/// Returns the run time of a job until now.
 fn duration_ms(
     job: &Job,
     outcome: Option<&Outcome>,
@@ -431,7 +429,7 @@ fn duration_ms(
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     match (activity, &job.progress.state) {
         (Some(activity), state) if state.name().ended().is_none() => millis(activity.run_time(now)),
-        // It runs on another machine, which alone knows its waits.
+        // Only the machine that runs the job knows its waits.
         (None, JobState::Running { .. }) => {
             job.started_at.map_or(0, |started_at| millis(now.since(started_at)))
         }
@@ -485,21 +483,19 @@ fn refusals(outcome: &Outcome) -> Vec<ListedRefusal> {
     outcome.refusals.iter().map(refusal).collect()
 }
 
-/// Returns what to do about a job that is not over.
-fn next_step(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
-    let doing = activity.filter(|activity| !activity.line.is_empty());
-    let doing = doing.map(|activity| format!(" ({})", activity.line)).unwrap_or_default();
-    Some(match answer.status {
-        JobStatus::Running => {
-            format!("still running{doing}; wait for it with call_wait, or stop it with call_cancel")
-        }
-        JobStatus::Queued | JobStatus::Paused => format!("queued{doing}; wait for it with call_wait"),
+/// Describes the current activity of an unfinished job.
+fn progress_note(answer: &Answer, activity: Option<&Activity>) -> Option<String> {
+    let state = match answer.status {
+        JobStatus::Running => "still running",
+        JobStatus::Queued | JobStatus::Paused => "queued",
         _ => return None,
-    })
+    };
+    let line = activity.map(|activity| activity.line.as_str()).filter(|line| !line.is_empty());
+    Some(line.map_or_else(|| state.to_owned(), |line| format!("{state} ({line})")))
 }
 
 fn stderr(files: &JobFiles) -> Option<String> {
-    // Not by the link, which a daemon that died over it has not made yet.
+    // Not through the link, which a daemon that died may not have created.
     let bytes = files.error_tail(files.newest_run()?, STDERR_BYTES).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes).trim().to_owned();
     (!text.is_empty()).then_some(text)
@@ -514,9 +510,9 @@ fn processes(metadata: &Value) -> Option<Processes> {
     })
 }
 
-/// The head and the tail of a text, when it has more characters than that, and how many are missing.
+/// Cuts a text to its head and tail, and returns it with the number of missing characters; none if it is short enough.
 fn cut(text: &str, max_chars: usize, where_all_is: impl FnOnce() -> String) -> Option<(String, u64)> {
-    // As many bytes cannot be more characters.
+    // A text has at most as many characters as bytes.
     if text.len() <= max_chars {
         return None;
     }
@@ -540,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_keeps_its_head_and_its_tail_and_names_the_gap() {
+    fn cut_text_keeps_head_and_tail() {
         assert_eq!(cut("äöü", 3, somewhere), None);
         let (text, left_out) = cut("0123456789ä", 6, somewhere).unwrap();
         assert_eq!(left_out, 5);
@@ -548,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_may_be_asked_for() {
+    fn text_can_be_cut_to_nothing() {
         let (text, left_out) = cut("abc", 0, somewhere).unwrap();
         assert_eq!((text.contains("3 characters left out"), left_out), (true, 3));
     }

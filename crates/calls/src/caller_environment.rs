@@ -1,8 +1,8 @@
-//! What the environment of a caller says about agents: where their programs are, and how they log in.
+//! The variables of a caller's environment that agents use: `PATH`, keys and tokens.
 //!
-//! A daemon lives longer than the shell that started it. A call carries the variables of its own shell instead, so that an agent
-//! that was installed or a key that was exported since is used. Owns how they are combined with the daemon's, and where they are
-//! kept. They may hold secrets: each lies in a file that only the user can read, until its job has ended, and never in the store.
+//! A daemon outlives the shell that started it. A call carries the variables of its own shell, so that a newly installed agent or a newly
+//! exported key is used. They may contain secrets: each environment is in a file that only the user can read, until its job ends, and
+//! never in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,29 +14,29 @@ use std::path::{Path, PathBuf};
 use model::{AgentKind, JobId};
 use serde::{Deserialize, Serialize};
 
-/// What the name of a variable ends with that holds a secret.
+/// The suffixes of variables that contain secrets.
 const SECRET_SUFFIXES: [&str; 6] = ["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASSWD", "_CREDENTIALS"];
 
-/// The variables of a caller that agents may have.
+/// The caller's variables that agents may inherit.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallerEnvironment {
     variables: BTreeMap<String, String>,
-    /// Whether a variable that is missing is not set. An MCP host passes hardly any on, so a missing one means nothing.
+    /// Is true if a missing variable is unset. An MCP host passes few variables on, so a missing one means nothing there.
     is_complete: bool,
 }
 
 impl CallerEnvironment {
-    /// Takes the environment of a shell: a variable that is missing is not set.
+    /// Returns the environment of a shell, where a missing variable is unset.
     pub fn of_shell(variables: BTreeMap<String, String>) -> Self {
         Self { variables, is_complete: true }
     }
 
-    /// Takes the environment of an MCP host's server, which the daemon's own completes.
+    /// Returns the environment of an MCP host's server, which the daemon's own completes.
     pub fn of_mcp_host(variables: BTreeMap<String, String>) -> Self {
         Self { variables, is_complete: false }
     }
 
-    /// Returns the daemon's environment as the caller sees it. Only variables that agents may have are replaced.
+    /// Applies the caller's variables to the daemon's environment. Only variables that agents may inherit are replaced.
     pub(crate) fn applied_to(
         &self,
         own: &BTreeMap<String, String>,
@@ -60,13 +60,13 @@ impl CallerEnvironment {
         combined
     }
 
-    /// Returns the values that must not be kept in texts.
+    /// Returns the values that must be redacted in stored texts.
     pub(crate) fn secrets(&self) -> Vec<&str> {
         secret_values(&self.variables)
     }
 }
 
-/// Names the variables and none of their values.
+/// Prints the names of the variables and none of their values.
 impl fmt::Debug for CallerEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallerEnvironment")
@@ -78,8 +78,8 @@ impl fmt::Debug for CallerEnvironment {
 
 /// The directory of the callers' environments, one file per job.
 ///
-/// A file is written before its job is placed, so that whoever claims the job finds it. The file of a job that was never placed is
-/// therefore removed by the next daemon ([`crate::recovery`]).
+/// A file is written before its job is stored, so that the claiming daemon finds it. If the job was never stored, the next daemon removes
+/// the file (see `janitor`).
 #[derive(Debug)]
 pub(crate) struct CallerEnvironments {
     directory: PathBuf,
@@ -89,7 +89,7 @@ impl CallerEnvironments {
     /// Creates the directory below the state directory.
     pub fn open(state: &Path) -> io::Result<Self> {
         let directory = state.join("environments");
-        crate::files::make_private(&directory)?;
+        crate::files::create_private(&directory)?;
         Ok(Self { directory })
     }
 
@@ -99,7 +99,7 @@ impl CallerEnvironments {
         file.write_all(&text)
     }
 
-    /// Returns the environment of a job's caller; none when it carried none.
+    /// Returns the environment of a job's caller.
     pub fn read(&self, job: JobId) -> Option<CallerEnvironment> {
         serde_json::from_slice(&supervisor::read_regular(&self.file(job)).ok()?).ok()
     }
@@ -114,7 +114,7 @@ impl CallerEnvironments {
         }
     }
 
-    /// Returns the jobs whose callers' environments are kept.
+    /// Returns the jobs with a caller environment.
     pub fn jobs(&self) -> io::Result<Vec<JobId>> {
         let names =
             fs::read_dir(&self.directory)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -126,7 +126,7 @@ impl CallerEnvironments {
     }
 }
 
-/// Returns the variables that some agent may have, the operator's own (`pass_env`) included.
+/// Returns the variables that any agent may inherit, including the operator's (`pass_env`).
 pub fn agent_variables(
     variables: &BTreeMap<String, String>,
     pass_on: &BTreeSet<String>,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_of_a_shell_replaces_what_agents_may_have() {
+    fn environment_of_a_shell_replaces_agent_variables() {
         let shell = variables(&[("PATH", "/opt/bin"), ("HOME", "/home/ana"), ("LD_PRELOAD", "/evil.so")]);
         let combined = CallerEnvironment::of_shell(shell).applied_to(&daemon(), &BTreeSet::new());
         assert_eq!(combined, variables(&[("PATH", "/opt/bin"), ("HOME", "/home/ana"), ("OTHER", "x")]));

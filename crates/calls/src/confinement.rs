@@ -1,4 +1,4 @@
-//! What confined the agent of a call, in short: for whoever reads the answer. The whole of it stands in the job's record.
+//! The sandbox report of a call in short form. The job's record has the full report.
 
 use std::path::{Path, PathBuf};
 
@@ -7,46 +7,46 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What confined the agent.
+/// The confinement of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sandbox {
-    /// The policy; `off` says that nothing confined it.
+    /// The policy; `off` means that the agent was not confined.
     pub policy: String,
-    /// What did not hold in full on this machine.
+    /// Safeguards that were not fully enforced on this machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<Gap>,
-    /// How many ways out a probe had tried in the same sandbox, and found closed.
+    /// The number of escape attempts by a probe in the same sandbox that were blocked.
     #[serde(default)]
     pub ways_out_stopped: usize,
-    /// Whom it asked for in vain, in a network of named hosts.
+    /// Hosts that the agent tried to reach and that the network policy refuses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_hosts: Vec<String>,
-    /// Files that could run commands later, which the call created and which were moved away.
+    /// Files created by the call that could run commands later, and that were moved away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantined: Vec<QuarantinedPath>,
     /// Why the git repository around the working directory was read-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_read_only: Option<String>,
-    /// How many commits were made without the hooks of their repository.
+    /// The number of commits made without the hooks of their repository.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub commits_without_hooks: u32,
-    /// How many commits were made without a signature, though the user's git configuration asks for one.
+    /// The number of unsigned commits, though the user's git configuration asks for signatures.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unsigned_commits: u32,
 }
 
-/// A path that was created during a call and moved away.
+/// A path that a call created and that was moved away.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QuarantinedPath {
-    /// Where it was created.
+    /// The original path.
     #[serde(with = "exact_path")]
     #[schemars(with = "PathBuf")]
     pub path: PathBuf,
-    /// Where it is now; left out when it could not be moved.
+    /// The current path; left out if it could not be moved.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "exact_path")]
     #[schemars(with = "Option<PathBuf>")]
     pub moved_to: Option<PathBuf>,
-    /// Whether it is a directory that could not be examined: new paths in it are unknown.
+    /// Is true for a directory that could not be examined.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unexamined: bool,
 }
@@ -57,24 +57,24 @@ impl From<&Quarantined> for QuarantinedPath {
     }
 }
 
-/// A safeguard that did not hold in full.
+/// A safeguard that was not fully enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gap {
-    /// Which one.
+    /// Its name.
     pub safeguard: String,
-    /// Whether nothing of it held, or some.
+    /// Is true if nothing of it was enforced.
     pub open: bool,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 impl Sandbox {
-    /// From the report in a job's record; none when there is none, or one that this version cannot read.
+    /// Reads the report in a job's record; none if it is missing or of another version.
     pub(crate) fn read(report: &Value) -> Option<Self> {
         Some(Self::from(&SandboxReport::deserialize(report).ok()?))
     }
 
-    /// As one line for a person; that nothing confined it is said every time.
+    /// Returns one line for people. A missing sandbox is always stated.
     pub fn told(&self) -> String {
         if self.policy == Preset::Off.name() {
             return "policy: OFF (no sandbox: the agent had all of your permissions)".to_owned();
@@ -86,8 +86,8 @@ impl Sandbox {
 }
 
 impl Sandbox {
-    /// Returns how much of the policy was enforced, in the same words for every reader. Limits that a safeguard always has on this kernel
-    /// are in `gaps` and in the documents, and not named here.
+    /// Returns how much of the policy was enforced, in the same words for every front end. Limits that a safeguard always has on this
+    /// kernel are in `gaps` and in the documentation, and not listed here.
     pub fn enforcement(&self) -> String {
         let open: Vec<&str> =
             self.gaps.iter().filter(|gap| gap.open).map(|gap| gap.safeguard.as_str()).collect();
@@ -98,15 +98,15 @@ impl Sandbox {
         }
     }
 
-    /// Returns whether a protected path was a link, a path could not be moved to quarantine, or a directory could not be examined.
+    /// Returns whether a protected path was a link, a path could not be quarantined, or a directory could not be examined.
     pub fn has_unprotected_paths(&self) -> bool {
         let protected = SafeguardName::ProtectedPaths.to_string();
         self.gaps.iter().any(|gap| gap.safeguard == protected)
             || self.quarantined.iter().any(|path| path.moved_to.is_none())
     }
 
-    /// Returns notes for the user, a line each: quarantined paths, protected paths that are links, a read-only repository, commits that
-    /// the user's own git would have made otherwise.
+    /// Returns notes for the user, one per line: quarantined paths, protected paths that are links, a read-only repository, and commits
+    /// without hooks or signatures.
     pub fn notes(&self) -> Vec<String> {
         let quarantined = self.quarantined.iter().map(|QuarantinedPath { path, moved_to, unexamined }| match moved_to {
             _ if *unexamined => {
@@ -122,7 +122,7 @@ impl Sandbox {
                 format!("NOT quarantined: {}, which could run commands later; inspect it", shell_word(path))
             }
         });
-        // The policy line names open safeguards; a link in the workspace is the user's to replace.
+        // The policy line lists unenforced safeguards. A link in the workspace is for the user to replace.
         let protected = SafeguardName::ProtectedPaths.to_string();
         let links = self.gaps.iter().filter(|gap| !gap.open && gap.safeguard == protected);
         let links = links.map(|gap| format!("protected paths: {}", one_line(&gap.why)));
@@ -131,9 +131,7 @@ impl Sandbox {
             |number: u32| if number == 1 { "1 commit".to_owned() } else { format!("{number} commits") };
         let hooks = (self.commits_without_hooks > 0).then(|| {
             let number = commits(self.commits_without_hooks);
-            format!(
-                "git: hooks did not run for {number}; they run in a trusted workspace (`--trust-workspace`)"
-            )
+            format!("git: hooks did not run for {number}; they run only in a trusted workspace")
         });
         let unsigned = (self.unsigned_commits > 0).then(|| {
             format!("git: {} not signed, since the sandbox hides your keys", commits(self.unsigned_commits))
@@ -142,7 +140,7 @@ impl Sandbox {
     }
 }
 
-/// Returns a note about a policy that is stricter than the one that was asked for.
+/// Returns a note about a policy that is stricter than the requested one.
 pub fn ceiling_note(asked: Preset, policy: &str) -> Option<String> {
     (asked.name() != policy).then(|| {
         format!(
@@ -156,7 +154,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Quotes a path for a shell where it needs that.
+/// Quotes a path for a shell if necessary.
 fn shell_word(path: &Path) -> String {
     let text = exact_path::show_path(path);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@,:=".contains(c);
@@ -239,7 +237,7 @@ mod tests {
             "NOT quarantined: /ws/.claude, which could run commands later; inspect it",
             "NOT examined: /ws/locked, where files that run commands later may have been created; inspect it",
             "git: read-only, it belongs to another user",
-            "git: hooks did not run for 2 commits; they run in a trusted workspace (`--trust-workspace`)",
+            "git: hooks did not run for 2 commits; they run only in a trusted workspace",
             "git: 1 commit not signed, since the sandbox hides your keys",
         ];
         assert_eq!(sandbox.notes(), expected);

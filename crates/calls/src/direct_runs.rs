@@ -1,6 +1,6 @@
 //! The directories of runs without a job, which `switchboard call --direct` leaves beside those of jobs.
 //!
-//! Owns which of them are too old to keep. The store knows nothing of them.
+//! Owns their retention. The store does not know them.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ pub(crate) fn outdated(jobs: &Path, max_count: u64) -> io::Result<Vec<JobId>> {
     Ok(old.filter(|id| is_ended_run(&jobs.join(id.to_string()))).collect())
 }
 
-/// Returns whether a directory is the spool of an ended run. That of a job has its runs one level below, and a status of another form.
+/// Returns whether a directory is the spool of an ended run. The directory of a job has its runs one level below.
 fn is_ended_run(directory: &Path) -> bool {
     let status = fs::read(directory.join("status.json")).ok();
     let status = status.and_then(|bytes| serde_json::from_slice::<RunStatus>(&bytes).ok());

@@ -1,4 +1,4 @@
-//! Why a call was not placed, or a question about a job not answered.
+//! The errors of the job service.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,38 +8,39 @@ use agents::doctor::NotReady;
 use model::{AgentKind, JobId, StateName};
 use store::StoreError;
 
+use crate::launcher::CannotLaunch;
 use crate::store_loss::LostJobs;
 
-/// Why the desk did not do what it was asked.
+/// An error of the job service.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The agent is not here, or cannot be used.
+    /// The agent is not installed, or cannot be used.
     #[error(transparent)]
     NotReady(#[from] NotReady),
-    /// The agent cannot be started like that. Nothing was placed.
+    /// The agent cannot be started with these options. No job was created.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// There is no such folder.
+    /// The directory does not exist or cannot be entered.
     #[error("the folder `{}` cannot be used", folder.display())]
     Cwd {
-        /// The folder.
+        /// The directory.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// What was named as a folder is something else.
+    /// The path is not a directory.
     #[error("`{}` is not a folder", folder.display())]
     CwdIsNoFolder {
-        /// What it is.
+        /// The path.
         folder: PathBuf,
     },
-    /// A folder must be named from the root.
+    /// The path is relative.
     #[error("the folder `{}` is not an absolute path", folder.display())]
     CwdIsRelative {
-        /// The folder.
+        /// The directory.
         folder: PathBuf,
     },
-    /// There is no earlier conversation to go on with.
+    /// The task has no earlier session.
     #[error("there is no earlier session of the task `{task}` with {agent}")]
     NoEarlierSession {
         /// The task.
@@ -47,44 +48,44 @@ pub enum CallError {
         /// The agent.
         agent: AgentKind,
     },
-    /// The last conversation is one of another folder.
+    /// The last session of the task belongs to another directory.
     #[error("the last session of the task `{task}` with {agent} belongs to `{}`", folder.display())]
     SessionElsewhere {
         /// The task.
         task: String,
         /// The agent.
         agent: AgentKind,
-        /// Where it belongs.
+        /// The directory of the session.
         folder: PathBuf,
     },
-    /// The key was given to another call before.
+    /// Another call has used the idempotency key.
     #[error("the idempotency key `{}` belongs to job {job}, which asked for something else", key.escape_debug())]
     KeyOfAnother {
         /// The key.
         key: String,
-        /// Whose it is.
+        /// The job that has the key.
         job: JobId,
     },
-    /// There is no such job.
+    /// The job does not exist.
     #[error("there is no job {job}")]
     NoSuchJob {
         /// The id.
         job: JobId,
     },
-    /// A job that is over cannot be cancelled.
+    /// The job has ended and cannot be cancelled.
     #[error("job {job} has already ended as {state}")]
     AlreadyEnded {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// How it ended.
+        /// Its state.
         state: StateName,
     },
-    /// A job is stopped, and the store does not know of it.
+    /// The run is being stopped, but the cancellation could not be stored.
     #[error("job {job} is being stopped, but that this was wanted cannot be kept")]
     StoppedUnkept {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Why.
+        /// The cause.
         source: StoreError,
     },
     /// The store failed.
@@ -93,23 +94,23 @@ pub enum CallError {
     /// The files of a job cannot be read.
     #[error("cannot read the files of job {job}")]
     Files {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The desk's own folder cannot be used.
+    /// The state directory cannot be used.
     #[error("cannot use the state folder `{}`", folder.display())]
     State {
-        /// The folder.
+        /// The directory.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// An agent places a call from within a call, and so on.
+    /// The calls of agents are nested too deep.
     #[error("calls are nested more than {levels} deep")]
     NestedTooDeep {
-        /// How deep they may be.
+        /// The maximum depth.
         levels: usize,
     },
     /// The state directory is a copy, and the original is alive.
@@ -118,54 +119,63 @@ pub enum CallError {
         /// The copy.
         folder: PathBuf,
     },
-    /// The database was lost while no desk had it open.
+    /// The database was lost while no service had it open.
     #[error("{lost}")]
     JobsLost {
         /// The state directory.
         folder: PathBuf,
-        /// What was lost.
+        /// The lost jobs.
         lost: LostJobs,
     },
-    /// The store is a server, or in memory.
+    /// The store is not embedded.
     #[error("only the embedded store can be rebuilt from the job directories")]
     NotEmbedded,
-    /// The desk is closing.
+    /// The service is shutting down.
     #[error("the daemon is stopping and takes no new calls")]
     Closing,
 }
 
+impl From<CannotLaunch> for CallError {
+    fn from(error: CannotLaunch) -> Self {
+        match error {
+            CannotLaunch::NotReady(error) => Self::NotReady(error),
+            CannotLaunch::Launch(error) => Self::Launch(error),
+        }
+    }
+}
+
 impl CallError {
-    /// What to do about it.
+    /// Returns the remedy, in terms that fit every front end.
     pub fn hint(&self) -> String {
         match self {
             Self::NotReady(error) => error.hint().to_owned(),
             Self::Launch(error) => error.hint(),
-            Self::Cwd { .. } => "create the directory, or pass one that exists and may be entered".to_owned(),
-            Self::CwdIsNoFolder { .. } => "pass a directory, not a file".to_owned(),
+            Self::Cwd { .. } => "create the folder, or give one that exists and may be entered".to_owned(),
+            Self::CwdIsNoFolder { .. } => "give the folder and not a file in it".to_owned(),
             Self::CwdIsRelative { .. } => {
                 "give an absolute path, one that begins with `~/`, or an alias of the configuration"
                     .to_owned()
             }
-            Self::NoEarlierSession { .. } => {
-                "leave continue_latest out to begin one, or name the session with resume_session_id"
-                    .to_owned()
-            }
+            Self::NoEarlierSession { .. } => "start a new session, or name the one to resume".to_owned(),
             Self::SessionElsewhere { .. } => {
-                "give its folder, name the session with resume_session_id, or keep a task_name for each folder"
+                "use its directory, name the session to resume, or use another task name in each directory"
                     .to_owned()
             }
             Self::KeyOfAnother { .. } => "use a new key for a new call".to_owned(),
             Self::NoSuchJob { .. } => {
-                "call_jobs lists the jobs there are; old ones are removed after a while".to_owned()
+                "list the jobs to find its id; old jobs are removed after a while".to_owned()
             }
-            Self::AlreadyEnded { .. } => "see its answer with call_status".to_owned(),
+            Self::AlreadyEnded { .. } => "read its result".to_owned(),
             Self::StoppedUnkept { source, .. } => {
-                format!("call_status tells what becomes of it; then {}", source.hint())
+                format!("check whether it has ended; then {}", source.hint())
             }
             Self::Store(error) => error.hint().to_owned(),
             Self::Files { .. } => "check that the folder of the job is still there".to_owned(),
             Self::Copied { folder } => {
-                format!("if this is the copy, remove {}: it gets an identity of its own", folder.join("identity.json").display())
+                format!(
+                    "if this is the copy, remove {}: it gets an identity of its own",
+                    folder.join("identity.json").display()
+                )
             }
             Self::JobsLost { folder, lost } => lost.hint(folder),
             Self::NotEmbedded => "restore the server's database from its own backup".to_owned(),
@@ -176,10 +186,7 @@ impl CallError {
             Self::NestedTooDeep { .. } => {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()
             }
-            Self::Closing => {
-                "it waits for what runs; `switchboard stop --now` ends it at once, what runs goes on, and the next call starts a new one"
-                    .to_owned()
-            }
+            Self::Closing => "try again when its running jobs have ended".to_owned(),
         }
     }
 
@@ -194,7 +201,7 @@ impl CallError {
         )
     }
 
-    /// The parameter of a call that is to be mended, when it is one.
+    /// Returns the request parameter that caused the error.
     pub fn field(&self) -> Option<&'static str> {
         match self {
             Self::Cwd { .. } | Self::CwdIsNoFolder { .. } | Self::CwdIsRelative { .. } => Some("cwd"),

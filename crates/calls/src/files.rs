@@ -1,16 +1,16 @@
-//! The folder of a job: what can be followed with `tail -f` and read without asking anybody.
+//! The directory of a job: files that can be read, or followed with `tail -f`, without the daemon.
 //!
-//! | file | what it is |
+//! | file | content |
 //! | --- | --- |
-//! | `status.json` | [`Status`], replaced as a whole whenever it changes |
-//! | `output`, `error` | what the agent prints, byte for byte: links to the files of the newest run |
-//! | `result.json` | [`crate::Answer`], once the job has ended; written before `status.json` says so |
-//! | `runs/1`, `runs/2` … | the spool of each run; `runs/1.json` … say what each was for |
-//! | `record.json` | [`Job`] as the store has it, written when the job is placed or begun, paused, requeued and ended |
-//! | `pause.json` | how far the job had come, while it is paused |
+//! | `status.json` | [`StatusFile`], replaced as a whole whenever it changes |
+//! | `output`, `error` | stdout and stderr of the agent: links to the files of the newest run |
+//! | `result.json` | [`crate::Answer`], once the job has ended; written before `status.json` reports the end |
+//! | `runs/1`, `runs/2` … | the spool of each run; `runs/1.json` … are their records |
+//! | `record.json` | [`Job`] as in the store, written when the job is submitted or started, paused, requeued and ended |
+//! | `pause.json` | the progress of a paused job |
 //!
-//! Owns these names. The store is what a promise rests on, so nothing here is fsynced. A store that was lost is rebuilt from the
-//! records ([`crate::recover_store`]); what a power cut takes of them, the next desk writes again from the store.
+//! Owns these names. The store is authoritative, so nothing here is fsynced. A lost store is rebuilt from the records
+//! ([`crate::recover_store`]); records lost in a power cut are written again from the store by the next service.
 
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -23,47 +23,45 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use supervisor::{Spool, create_regular, open_regular, read_regular};
 
-/// The job as the store has it.
+/// The job as in the store.
 pub(crate) const RECORD: &str = "record.json";
-/// Says how far a paused job has come.
+/// The progress of a paused job.
 pub(crate) const PAUSE: &str = "pause.json";
-/// In how much of its output an agent has told its session.
-const HEAD: u64 = 256 * 1024;
 
-/// Which of an agent's streams.
+/// A stream of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
-    /// What it prints: one JSON object a line, in the vendor's own format.
+    /// Stdout: one JSON object per line, in the vendor's own format.
     #[default]
     Output,
-    /// What it writes to stderr.
+    /// Stderr.
     Error,
 }
 
-/// What `status.json` says.
+/// The content of `status.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
-    /// Which job.
+pub struct StatusFile {
+    /// The job.
     pub job_id: JobId,
-    /// Where it stands.
+    /// Its state.
     pub status: StateName,
-    /// How often it was begun.
+    /// The number of attempts so far.
     pub attempt: u32,
-    /// When it was placed, in milliseconds since 1970.
+    /// The time of its submission, in milliseconds since 1970.
     pub created_at_ms: u64,
-    /// When it was first begun.
+    /// The start of its first attempt.
     pub started_at_ms: Option<u64>,
-    /// When it ended.
+    /// The time of its end.
     pub completed_at_ms: Option<u64>,
-    /// Until when it waits, while it is paused.
+    /// The end of its pause.
     pub paused_until_ms: Option<u64>,
-    /// The process of the newest run's supervisor, which ends the run when it gets SIGTERM.
+    /// The process of the newest run's supervisor; SIGTERM stops the run.
     pub pid: Option<i32>,
 }
 
-impl Status {
-    fn of(job: &Job, now: StateName, pid: Option<i32>) -> Self {
+impl StatusFile {
+    fn new(job: &Job, now: StateName, pid: Option<i32>) -> Self {
         let millis = |at: Option<Timestamp>| at.map(Timestamp::as_millis);
         let paused_until = match job.progress.state {
             model::JobState::Paused { until } => Some(until),
@@ -84,69 +82,69 @@ impl Status {
 
 /// A part of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct OutputPart {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Where they begin.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How much there is in all, so far.
+    /// The size of the stream so far.
     pub total: u64,
 }
 
 /// The files of one job.
 #[derive(Debug, Clone)]
 pub struct JobFiles {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl JobFiles {
-    /// Those of that job, which need not be there.
-    pub(crate) fn of(state: &Path, job: JobId) -> Self {
-        Self { folder: jobs(state).join(job.to_string()) }
+    /// Returns the files of a job, which need not exist.
+    pub(crate) fn new(state: &Path, job: JobId) -> Self {
+        Self { directory: jobs_directory(state).join(job.to_string()) }
     }
 
-    /// The folder itself.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// Returns the directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
-    /// Where [`Status`] is.
+    /// Returns the path of [`StatusFile`].
     pub fn status(&self) -> PathBuf {
-        self.folder.join("status.json")
+        self.directory.join("status.json")
     }
 
-    /// Where the final answer will be.
+    /// Returns the path of the final answer.
     pub fn result(&self) -> PathBuf {
-        self.folder.join("result.json")
+        self.directory.join("result.json")
     }
 
-    /// Where that stream of the newest run is.
+    /// Returns the path of a stream of the newest run.
     pub fn stream(&self, stream: Stream) -> PathBuf {
-        self.folder.join(name(stream))
+        self.directory.join(name(stream))
     }
 
-    pub(crate) fn make(&self) -> io::Result<()> {
-        // The folder of a new job first: without it, it would be tried in vain what is in it.
-        let _ = fs::DirBuilder::new().mode(0o700).create(&self.folder);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.folder.join("runs"))
+    pub(crate) fn create(&self) -> io::Result<()> {
+        // The directory of a new job is missing, so it is created before its content.
+        let _ = fs::DirBuilder::new().mode(0o700).create(&self.directory);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.directory.join("runs"))
     }
 
-    /// Whether everything is written that there is to say about a job that has ended.
+    /// Returns whether all files of an ended job are written.
     pub(crate) fn are_complete(&self) -> bool {
-        let status: Option<Status> = self.read("status.json");
+        let status: Option<StatusFile> = self.read("status.json");
         status.is_some_and(|status| status.status.ended().is_some())
             && self.result().exists()
             && self.has_record()
     }
 
-    /// Returns whether there is a record. An empty one, which a power cut may leave, is none.
+    /// Returns whether there is a record. A power cut may leave an empty one, which does not count.
     pub(crate) fn has_record(&self) -> bool {
-        fs::metadata(self.folder.join(RECORD)).is_ok_and(|record| record.len() > 0)
+        fs::metadata(self.directory.join(RECORD)).is_ok_and(|record| record.len() > 0)
     }
 
-    /// Writes the record of a job that has none. Its course may write a later one at the same time, which stays.
+    /// Writes the record of a job that has none. A runner may write a later one at the same time, which wins.
     pub(crate) fn write_first_record(&self, job: &Job) -> io::Result<()> {
-        match fs::metadata(self.folder.join(RECORD)) {
+        match fs::metadata(self.directory.join(RECORD)) {
             Ok(record) if record.len() > 0 => Ok(()),
             Ok(_) => self.replace(RECORD, job),
             Err(_) => self.write_first(RECORD, job),
@@ -154,26 +152,26 @@ impl JobFiles {
     }
 
     pub(crate) fn write_status(&self, job: &Job, now: StateName, pid: Option<i32>) -> io::Result<()> {
-        self.replace("status.json", &Status::of(job, now, pid))
+        self.replace("status.json", &StatusFile::new(job, now, pid))
     }
 
-    /// Makes the folder of a job that was placed. A disk that refuses is no reason to lose the job: its course will say so.
-    pub(crate) fn show(&self, job: &Job) {
+    /// Creates the directory of a submitted job. Errors are only logged: the runner reports them again.
+    pub(crate) fn announce(&self, job: &Job) {
         let write = || self.write_first_status(job).and_then(|()| self.write_first_record(job));
-        if let Err(error) = self.make().and_then(|()| write()) {
+        if let Err(error) = self.create().and_then(|()| write()) {
             tracing::warn!(job = %job.id, %error, "cannot make the folder of the job");
         }
     }
 
-    /// Writes the status of a job that has just been placed, unless its course has already written a later one.
+    /// Writes the status of a submitted job, unless its runner has already written a later one.
     fn write_first_status(&self, job: &Job) -> io::Result<()> {
-        self.write_first("status.json", &Status::of(job, job.progress.state.name(), None))
+        self.write_first("status.json", &StatusFile::new(job, job.progress.state.name(), None))
     }
 
-    /// Writes a file unless it is there already.
+    /// Writes a file unless it exists.
     fn write_first(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let first = self.write_beside(&format!("placed-{name}"), content)?;
-        let linked = fs::hard_link(&first, self.folder.join(name));
+        let linked = fs::hard_link(&first, self.directory.join(name));
         fs::remove_file(first)?;
         match linked {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -181,70 +179,70 @@ impl JobFiles {
         }
     }
 
-    /// Replaces a file as a whole: a reader sees the old or the new one, never half of it.
+    /// Replaces a file atomically.
     pub(crate) fn replace(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let temporary = self.write_beside(name, content)?;
-        fs::rename(temporary, self.folder.join(name))
+        fs::rename(temporary, self.directory.join(name))
     }
 
-    /// Writes what a file is to say under a name at which nobody looks.
+    /// Writes the next content of a file under a temporary name.
     fn write_beside(&self, name: &str, content: &impl Serialize) -> io::Result<PathBuf> {
         let temporary = format!(".{}", name.replace('/', "-"));
         self.write(&temporary, content)?;
-        Ok(self.folder.join(temporary))
+        Ok(self.directory.join(temporary))
     }
 
-    /// Writes a file at which nobody looks yet.
+    /// Writes a file that has no readers yet.
     pub(crate) fn write(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let mut text = serde_json::to_vec(content)?;
         text.push(b'\n');
-        create_regular(&self.folder.join(name))?.write_all(&text)
+        create_regular(&self.directory.join(name))?.write_all(&text)
     }
 
-    /// What such a file says; none when it is not there or cannot be understood.
+    /// Reads a file; none if it is missing or damaged.
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        serde_json::from_slice(&read_regular(&self.folder.join(name)).ok()?).ok()
+        serde_json::from_slice(&read_regular(&self.directory.join(name)).ok()?).ok()
     }
 
     pub(crate) fn remove(&self, name: &str) {
-        // One that is not there need not be removed.
-        let _ = fs::remove_file(self.folder.join(name));
+        // A missing file is fine.
+        let _ = fs::remove_file(self.directory.join(name));
     }
 
     pub(crate) fn run(&self, number: u32) -> PathBuf {
-        self.folder.join("runs").join(number.to_string())
+        self.directory.join("runs").join(number.to_string())
     }
 
-    /// The numbers of the runs so far, in their order.
+    /// Returns the numbers of the runs in ascending order.
     pub(crate) fn runs(&self) -> Vec<u32> {
-        let entries = fs::read_dir(self.folder.join("runs")).into_iter().flatten().flatten();
+        let entries = fs::read_dir(self.directory.join("runs")).into_iter().flatten().flatten();
         let mut numbers: Vec<u32> =
             entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         numbers.sort_unstable();
         numbers
     }
 
-    /// What each run printed, in their order; none when there is no more than one, which `output` leads to.
+    /// Returns the outputs of all runs in order; none if `output` links to the only one.
     pub(crate) fn outputs(&self) -> Vec<PathBuf> {
-        // Runs are numbered from one, so the second is looked for first: nearly all jobs have none.
+        // The second run is checked first: nearly all jobs have one run.
         let runs = if self.run(2).exists() { self.runs() } else { Vec::new() };
         runs.into_iter().map(|run| Spool::at(self.run(run)).output()).collect()
     }
 
-    /// Lets `output` and `error` lead to the newest run, if there is one.
-    pub(crate) fn point_at_newest(&self) -> io::Result<()> {
+    /// Links `output` and `error` to the newest run.
+    pub(crate) fn link_newest_run(&self) -> io::Result<()> {
         let Some(newest) = self.newest_run() else { return Ok(()) };
         let led = |stream| fs::read_link(self.stream(stream)).is_ok_and(|to| to == place_of(newest, stream));
-        if [Stream::Output, Stream::Error].into_iter().all(led) { Ok(()) } else { self.point_at(newest) }
+        if [Stream::Output, Stream::Error].into_iter().all(led) { Ok(()) } else { self.link_run(newest) }
     }
 
-    /// Lets `output` and `error` lead to that run.
-    pub(crate) fn point_at(&self, run: u32) -> io::Result<()> {
+    /// Links `output` and `error` to a run.
+    pub(crate) fn link_run(&self, run: u32) -> io::Result<()> {
         for stream in [Stream::Output, Stream::Error] {
             let (target, link) = (place_of(run, stream), self.stream(stream));
             match symlink(&target, &link) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    let next = self.folder.join(format!(".{}", name(stream)));
+                    let next = self.directory.join(format!(".{}", name(stream)));
                     let _ = fs::remove_file(&next);
                     symlink(&target, &next)?;
                     fs::rename(next, link)?;
@@ -255,8 +253,8 @@ impl JobFiles {
         Ok(())
     }
 
-    /// A part of what all runs printed, one after the other.
-    pub(crate) fn part(&self, stream: Stream, offset: u64, limit: usize) -> io::Result<Part> {
+    /// Reads a part of the concatenated output of all runs.
+    pub(crate) fn read_part(&self, stream: Stream, offset: u64, limit: usize) -> io::Result<OutputPart> {
         let (mut bytes, mut total) = (Vec::new(), 0);
         for run in self.runs() {
             let spool = Spool::at(self.run(run));
@@ -273,27 +271,20 @@ impl JobFiles {
             if begin < size && bytes.len() < limit {
                 file.seek(SeekFrom::Start(begin))?;
                 let room = (limit - bytes.len()) as u64;
-                // Not past the size that counts: the file may be growing.
+                // Not beyond the size read before, since the file may be growing.
                 file.take(room.min(size - begin)).read_to_end(&mut bytes)?;
             }
             total += size;
         }
-        Ok(Part { bytes, offset: offset.min(total), total })
+        Ok(OutputPart { bytes, offset: offset.min(total), total })
     }
 
-    /// How the output of a run begins.
-    pub(crate) fn head_of_run(&self, number: u32) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        open_regular(&Spool::at(self.run(number)).output())?.take(HEAD).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    /// The newest run that was ever begun: of one that could not be there is no status.
+    /// Returns the newest run that was started. A run that could not be started has no status.
     pub(crate) fn newest_run(&self) -> Option<u32> {
         self.runs().into_iter().rfind(|run| !matches!(Spool::at(self.run(*run)).status(), Ok(None)))
     }
 
-    /// The end of what a run wrote to stderr; nothing when it is missing.
+    /// Reads the end of a run's stderr; empty if the file is missing.
     pub(crate) fn error_tail(&self, run: u32, limit: u64) -> io::Result<Vec<u8>> {
         let mut file = match open_regular(&Spool::at(self.run(run)).error()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -308,11 +299,11 @@ impl JobFiles {
 }
 
 /// Creates a directory that only the user can read.
-pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
+pub(crate) fn create_private(directory: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// Replaces a file as a whole and fsyncs it and its directory.
+/// Replaces a file atomically, and fsyncs it and its directory.
 pub(crate) fn replace_durably(directory: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
     let next = directory.join(format!(".{name}"));
     let mut file = create_regular(&next)?;
@@ -322,14 +313,14 @@ pub(crate) fn replace_durably(directory: &Path, name: &str, content: &impl Seria
     fs::File::open(directory)?.sync_all()
 }
 
-/// The folder of all jobs' folders.
-pub(crate) fn jobs(state: &Path) -> PathBuf {
+/// Returns the parent directory of all job directories.
+pub(crate) fn jobs_directory(state: &Path) -> PathBuf {
     state.join("jobs")
 }
 
 /// Returns the jobs that have a directory, the oldest first.
 pub(crate) fn job_directories(state: &Path) -> io::Result<Vec<JobId>> {
-    let entries = match fs::read_dir(jobs(state)) {
+    let entries = match fs::read_dir(jobs_directory(state)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
@@ -339,7 +330,7 @@ pub(crate) fn job_directories(state: &Path) -> io::Result<Vec<JobId>> {
     Ok(ids)
 }
 
-/// Where a stream of a run is, seen from the folder of the job.
+/// Returns the path of a run's stream relative to the job's directory.
 fn place_of(run: u32, stream: Stream) -> PathBuf {
     PathBuf::from("runs").join(run.to_string()).join(name(stream))
 }
@@ -357,32 +348,33 @@ mod tests {
 
     fn files() -> (tempfile::TempDir, JobFiles) {
         let state = tempfile::tempdir().unwrap();
-        let files = JobFiles::of(state.path(), JobId::new(Timestamp::from_millis(1), [0; 10]));
-        files.make().unwrap();
+        let files = JobFiles::new(state.path(), JobId::new(Timestamp::from_millis(1), [0; 10]));
+        files.create().unwrap();
         (state, files)
     }
 
     #[test]
-    fn the_runs_of_a_job_read_as_one_stream() {
+    fn runs_of_a_job_read_as_one_stream() {
         let (_state, files) = files();
         for (run, text) in [(1, "first "), (2, "second "), (10, "tenth")] {
             fs::create_dir(files.run(run)).unwrap();
             fs::write(files.run(run).join("output"), text).unwrap();
         }
-        let part = |offset, limit| files.part(Stream::Output, offset, limit).unwrap();
+        let part = |offset, limit| files.read_part(Stream::Output, offset, limit).unwrap();
         assert_eq!(part(0, 100).bytes, b"first second tenth");
-        assert_eq!(part(4, 6), Part { bytes: b"t seco".to_vec(), offset: 4, total: 18 });
-        assert_eq!(part(99, 6), Part { bytes: Vec::new(), offset: 18, total: 18 });
-        assert_eq!(files.part(Stream::Error, 0, 9).unwrap().total, 0);
+        assert_eq!(part(4, 6), OutputPart { bytes: b"t seco".to_vec(), offset: 4, total: 18 });
+        assert_eq!(part(99, 6), OutputPart { bytes: Vec::new(), offset: 18, total: 18 });
+        assert_eq!(files.read_part(Stream::Error, 0, 9).unwrap().total, 0);
     }
 
     #[test]
-    fn the_first_status_takes_no_later_one_back() {
+    fn first_status_does_not_replace_a_later_one() {
         let (_state, files) = files();
         let call = model::CallSpec::new(model::AgentKind::Rehearsal, "x", "/");
         let order = model::NewJob::new(call, "call", model::Placement::Host("here".into()));
         let job = Job::new(JobId::new(Timestamp::from_millis(1), [0; 10]), order, Timestamp::from_millis(1));
-        let told = || serde_json::from_slice::<Status>(&fs::read(files.status()).unwrap()).unwrap().status;
+        let told =
+            || serde_json::from_slice::<StatusFile>(&fs::read(files.status()).unwrap()).unwrap().status;
         files.write_first_status(&job).unwrap();
         assert_eq!(told(), StateName::Queued);
         files.write_status(&job, StateName::Completed, None).unwrap();
@@ -391,22 +383,22 @@ mod tests {
     }
 
     #[test]
-    fn the_links_lead_to_the_newest_run() {
+    fn links_point_at_the_newest_run() {
         let (_state, files) = files();
         for run in [1, 2] {
             fs::create_dir(files.run(run)).unwrap();
             for file in ["error", "status.json"] {
                 fs::write(files.run(run).join(file), format!("run {run}")).unwrap();
             }
-            files.point_at_newest().unwrap();
+            files.link_newest_run().unwrap();
             assert_eq!(fs::read_to_string(files.stream(Stream::Error)).unwrap(), format!("run {run}"));
             assert_eq!(files.error_tail(run, 3).unwrap(), format!("n {run}").as_bytes());
         }
         fs::remove_file(files.stream(Stream::Output)).unwrap();
-        // A third that could not be begun.
+        // A third run that could not be started.
         fs::create_dir(files.run(3)).unwrap();
         fs::write(files.run(3).join("output"), "").unwrap();
-        files.point_at_newest().unwrap();
+        files.link_newest_run().unwrap();
         assert_eq!(fs::read_link(files.stream(Stream::Output)).unwrap(), Path::new("runs/2/output"));
     }
 }

@@ -1,8 +1,8 @@
-//! Which state directory this is, however its path is spelled and whatever the machine is called.
+//! The identity of a state directory, independent of its path and of the host name.
 //!
-//! Owns `identity.json`: an id that never changes, and the home under which jobs of this directory are placed. Whoever opens the
-//! directory holds its lock, so every earlier owner with its id is dead, unless the directory is a copy: then the original may be alive
-//! and share a store with it. A copy lies in another place, which the file tells.
+//! Owns `identity.json`: a constant id, and the placement of the directory's jobs. The opener holds the directory's lock, so every earlier
+//! owner with its id is dead, unless the directory is a copy: then the original may be alive and share its store. The file records the
+//! device and inode, which differ in a copy.
 
 use std::fs;
 use std::io;
@@ -20,15 +20,15 @@ const FILE: &str = "identity.json";
 
 /// The identity of a state directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Identity {
+pub(crate) struct StateIdentity {
     id: Uuid,
-    /// The host part of the home of its jobs: its id, or the name of the machine for a directory that is older than its id.
+    /// The host part of the placement of its jobs: the id, or the host name for a directory that is older than its id.
     home: String,
-    /// Where it was when it was last opened.
+    /// The location when it was last opened.
     place: Place,
 }
 
-/// Where a directory is: a copy of it is somewhere else, and a restart of the machine makes every place a new one.
+/// The location of a directory. It differs for a copy, and after every reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
     boot: String,
@@ -36,17 +36,17 @@ struct Place {
     inode: u64,
 }
 
-/// An identity, as a desk found it.
+/// An identity and whether the directory was moved.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub identity: Identity,
-    /// Whether the directory is where it was when it was last opened.
+    pub identity: StateIdentity,
+    /// Is true if the directory is where it was when it was last opened.
     pub is_in_place: bool,
 }
 
-impl Identity {
-    /// Reads the identity of a directory, or gives it one. The caller holds the directory's lock, and writes the identity of one that is
-    /// in a new place once it is known to be no copy of a directory in use.
+impl StateIdentity {
+    /// Reads or creates the identity of a directory. The caller holds the directory's lock. If the directory was moved, the caller writes
+    /// the identity once it is known not to be a copy of a directory in use.
     pub fn open(state: &Path) -> io::Result<Opened> {
         let place = Place::of(state)?;
         let damaged = |error| io::Error::other(format!("`{FILE}` is damaged: {error}"));
@@ -71,22 +71,22 @@ impl Identity {
         Self { id, home, place }
     }
 
-    /// Replaces the file durably: an identity that is lost makes every job a stranger's.
+    /// Replaces the file durably: without its identity the directory would own none of its jobs.
     pub fn write(&self, state: &Path) -> io::Result<()> {
         replace_durably(state, FILE, self)
     }
 
-    /// The home of the jobs that are placed here, unless the operator has named one.
+    /// Returns the default placement of jobs.
     pub fn home(&self) -> Placement {
         Placement::Host(self.home.clone())
     }
 
-    /// Returns the name of a desk that no other desk has ever had.
+    /// Returns a unique owner name.
     pub fn new_owner(&self) -> Owner {
         Owner::new(format!("{}{}", self.owners(), Uuid::new_v4()))
     }
 
-    /// How the names of all desks of this directory begin.
+    /// Returns the common prefix of all owner names of this directory.
     pub fn owners(&self) -> String {
         format!("{}#", self.id)
     }
@@ -95,13 +95,13 @@ impl Identity {
 impl Place {
     fn of(directory: &Path) -> io::Result<Self> {
         let found = fs::metadata(directory)?;
-        // Where there is none, a restart cannot be told from a crash, which only costs a wait.
+        // Without a boot id, a reboot looks like a crash, which only costs a wait.
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Ok(Self { boot: boot.trim().to_owned(), device: found.dev(), inode: found.ino() })
     }
 }
 
-/// Returns the name under which earlier versions placed the jobs of this machine.
+/// Returns the placement name that earlier versions used for jobs of this machine.
 pub(crate) fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".to_owned() } else { name }
@@ -114,31 +114,34 @@ mod tests {
     #[test]
     fn identity_stays_the_same_under_every_spelling() {
         let directory = tempfile::tempdir().unwrap();
-        let first = Identity::open(directory.path()).unwrap();
+        let first = StateIdentity::open(directory.path()).unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(directory.path(), &link).unwrap();
         for spelling in [directory.path().join("."), link.join("."), link] {
-            let again = Identity::open(&spelling).unwrap();
+            let again = StateIdentity::open(&spelling).unwrap();
             assert_eq!((again.identity, again.is_in_place), (first.identity.clone(), true));
         }
     }
 
     #[test]
-    fn copy_is_told_from_the_original() {
+    fn copied_directory_is_recognized() {
         let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let first = Identity::open(one.path()).unwrap().identity;
+        let first = StateIdentity::open(one.path()).unwrap().identity;
         fs::copy(one.path().join(FILE), other.path().join(FILE)).unwrap();
-        let copy = Identity::open(other.path()).unwrap();
+        let copy = StateIdentity::open(other.path()).unwrap();
         assert_eq!((copy.identity.id, copy.is_in_place), (first.id, false));
-        assert!(!Identity::open(other.path()).unwrap().is_in_place, "told until it is written");
+        assert!(!StateIdentity::open(other.path()).unwrap().is_in_place, "told until it is written");
         copy.identity.write(other.path()).unwrap();
-        assert!(Identity::open(other.path()).unwrap().is_in_place);
+        assert!(StateIdentity::open(other.path()).unwrap().is_in_place);
     }
 
     #[test]
     fn jobs_of_an_older_version_keep_their_home() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir_all(directory.path().join("jobs/one")).unwrap();
-        assert_eq!(Identity::open(directory.path()).unwrap().identity.home(), Placement::Host(host_name()));
+        assert_eq!(
+            StateIdentity::open(directory.path()).unwrap().identity.home(),
+            Placement::Host(host_name())
+        );
     }
 }

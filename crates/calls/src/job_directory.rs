@@ -1,4 +1,4 @@
-//! A job as its directory holds it, for a database that has lost it.
+//! Reads a job back from its directory, for a database that has lost it.
 
 use std::fs;
 use std::io::{self, Read};
@@ -9,10 +9,11 @@ use serde_json::Value;
 use store::RestoredJob;
 use supervisor::open_regular;
 
-use crate::course::{MODEL_SPOKE, RunRecord, note_of};
-use crate::files::{JobFiles, RECORD, Status};
+use crate::files::{JobFiles, RECORD, StatusFile};
+use crate::metadata::MODEL_SPOKE;
+use crate::run_record::RunRecord;
 
-/// A longer record is no job's: prompts and answers are shorter by far.
+/// A longer record is damaged: prompts and answers are much shorter.
 const LONGEST_RECORD: u64 = 256 << 20;
 
 /// The content of a directory.
@@ -26,14 +27,14 @@ pub(crate) enum Content {
     },
 }
 
-/// Reads a job back from its directory. One that was claimed after its record was written is given to `owner`.
+/// Reads a job back from its directory. A job that was claimed after its record was written is assigned to `owner`.
 pub(crate) fn read_directory(state: &Path, id: JobId, owner: &Owner) -> Content {
-    let files = JobFiles::of(state, id);
+    let files = JobFiles::new(state, id);
     let nothing = |reason: String| Content::Nothing { reason };
-    if !fs::symlink_metadata(files.folder()).is_ok_and(|found| found.is_dir()) {
+    if !fs::symlink_metadata(files.directory()).is_ok_and(|found| found.is_dir()) {
         return nothing("it is not a directory".to_owned());
     }
-    let record = match read_record(&files.folder().join(RECORD)) {
+    let record = match read_record(&files.directory().join(RECORD)) {
         Ok(record) => record,
         Err(error) if error.kind() == io::ErrorKind::NotFound && is_direct_run(&files) => {
             return Content::DirectRun;
@@ -64,16 +65,16 @@ fn read_record(path: &Path) -> io::Result<Vec<u8>> {
     Ok(record)
 }
 
-/// Returns the job as it stands now: one that was claimed after its record was written is running.
+/// Returns the job in its current state: one that was claimed after its record was written is running.
 fn as_it_stands(mut job: Job, files: &JobFiles, owner: &Owner) -> Job {
-    let newest = files.runs().last().and_then(|run| files.read::<RunRecord>(&note_of(*run)));
+    let newest = files.runs().last().and_then(|run| files.read::<RunRecord>(&RunRecord::file_name(*run)));
     let claimed = newest.map(|note| note.attempt()).filter(|attempt| *attempt > job.progress.attempt);
     if let Some(attempt) = claimed
         && job.completed_at.is_none()
     {
         job.progress.attempt = attempt;
         job.progress.state = JobState::Running { attempt, owner: owner.clone() };
-        let started_at = files.read::<Status>("status.json").and_then(|status| status.started_at_ms);
+        let started_at = files.read::<StatusFile>("status.json").and_then(|status| status.started_at_ms);
         job.started_at = job.started_at.or(started_at.map(Timestamp::from_millis)).or(Some(job.created_at));
         job.revision += 1;
     }
@@ -87,5 +88,5 @@ fn model_spoke(job: &Job) -> bool {
 
 /// Returns whether the directory is the spool of a run of `call --direct`.
 fn is_direct_run(files: &JobFiles) -> bool {
-    files.read::<RunStatus>("status.json").is_some() && !files.folder().join("runs").exists()
+    files.read::<RunStatus>("status.json").is_some() && !files.directory().join("runs").exists()
 }

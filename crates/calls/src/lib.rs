@@ -1,65 +1,74 @@
-//! The use cases of Switchboard: place a call, run it, wait for it, watch it, cancel it, take it up again after a crash.
+//! The use cases of Switchboard: submit a call, run it, wait for it, follow it, cancel it, recover it after a crash.
 //!
-//! Owns the way of a job from the moment it is asked for to its answer, and what is done about everything that can happen in
-//! between. Knows no protocol and no terminal: whoever serves one has a [`JobService`]. Starts no process itself (see
-//! `supervisor`), knows no vendor (see `agents`), writes no query (see `store`).
+//! Owns a job from its submission to its answer. Knows no protocol and no terminal; front ends use a [`JobService`]. Spawns no process
+//! itself (see `supervisor`), knows no vendor (see `agents`), and contains no query (see `store`).
 //!
 //! ```text
-//! place ─► store: queued ─► claim ─► course: launch ─► supervisor ─► follow ─► judge ─┬─► store: finish ─► answer
-//!                             ▲                  ▲                                    ├─► out of turns: wait, resume
-//!                             │                  └────────────────────────────────────┘
-//!                             └──── pause until the quota is reset; interrupted: queued again ◄──┘
+//! service ─► store: queued ─► scheduler: claim ─► runner: locks, slot ─► agent-run: start, follow, judge ─► decide
+//!                                 ▲                      ▲                                                   │
+//!                                 │                      └── resume after max turns ◄────────────────────────┤
+//!                                 └── paused (quota) or requeued (run lost) ◄────────────────────────────────┴─► store: ended ─► waiters
 //! ```
 //!
-//! A job is in the store before anything of it runs, and its end is in the store before anybody is told. What runs does so
-//! under a supervisor, which outlives the desk: a desk that opens again finds the runs of the one before and goes on
-//! with them ([`JobService::open`]).
+//! A job is durable before its agent starts, and its end is durable before a waiter sees it. An agent runs under a supervisor, which
+//! outlives the service: the next service re-attaches to its runs ([`JobService::open`]). Dependencies between modules point one way:
+//! service → scheduler → runner → {decide, recovery, files, store}.
 
+mod active;
+mod activity;
 mod answer;
 mod caller_environment;
+mod claim_jitter;
+mod claims;
 mod confinement;
-mod course;
-mod desk;
+mod decide;
 mod direct_runs;
-mod dispatch;
 mod error;
 mod files;
-mod follow;
+mod heartbeat;
 mod identity;
+mod janitor;
 mod job_directory;
-mod live;
+mod launcher;
 mod locks;
-mod nested;
-mod recent;
-mod recover;
+mod metadata;
+mod nesting;
+mod orphans;
+mod rebuild;
+mod recent_jobs;
+mod records;
 mod recovery;
-mod seats;
+mod run_record;
+mod runner;
+mod runs;
+mod scheduler;
+mod service;
 mod settings;
+mod shutdown;
+mod slots;
+mod store_health;
 mod store_loss;
-mod told;
-mod wait;
 mod wait_reason;
 
+pub use activity::{Activity, describe_wait};
 pub use answer::{
     Answer, Denial, JobStatus, ListedRefusal, MAX_RESPONSE_CHARS, Problem, Processes, Tokens, Truncated,
     UnfinishedTask, left_running_note,
 };
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
 pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};
-pub use desk::{CallRequest, Cancelled, JobService, Kept, ShutdownMode, SubmittedJob};
 pub use error::CallError;
-pub use files::{JobFiles, Part, Status, Stream};
-pub use follow::{Follow, Followed};
-pub use live::{Activity, describe_wait};
-pub use recover::{RecoveryReport, SkippedDirectory, recover_store};
+pub use files::{JobFiles, OutputPart, StatusFile, Stream};
+pub use rebuild::{RecoveryReport, SkippedDirectory, recover_store};
+pub use service::{CallRequest, Cancellation, Follow, Followed, JobService, SubmittedJob, Until};
 pub use settings::{PolicyCeiling, Settings};
-// What a desk is opened, asked and answered with: whoever has a desk needs no store.
+// Types of the store that occur in the interface of the service.
+pub use shutdown::ShutdownMode;
 pub use store::{
-    BadPattern, ChangeStream, Committed, CredentialSource, Credentials, CredentialsError, JobFilter,
-    JobSummary, Page, PageRequest, PrefixMatch, Redactor, RetentionLimits, SettingError, Stats, StatsRange,
-    StoreOptions, StoreSetting, WatchEvent,
+    BadPattern, ChangeStream, CredentialSource, Credentials, CredentialsError, JobFilter, JobSummary, Page,
+    PageRequest, PrefixMatch, Redactor, RetentionLimits, SettingError, Stats, StatsRange, StoreOptions,
+    StoreSetting, WatchEvent,
 };
 pub use store_loss::{LostJobs, find_lost_jobs};
 pub use supervisor::ProcessInfo;
-pub use wait::Until;
 pub use wait_reason::WaitReason;

@@ -1,93 +1,100 @@
-//! What two runs must not have at the same time: a conversation, and, when the operator says so, a folder.
+//! Locks on the resources that two runs must not use at the same time: sessions and, if configured, directories.
 //!
-//! The locks are in memory: one desk runs everything that could collide on this machine.
+//! The locks are in memory: one service runs all jobs of a machine that could collide.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use model::{AgentKind, JobId, SessionId};
 use tokio::sync::OwnedMutexGuard;
 
-/// What is locked.
+/// A lockable resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
+pub(crate) enum LockKey {
     Session(AgentKind, SessionId),
-    Folder(PathBuf),
+    Directory(PathBuf),
 }
 
-/// One lock, and the job that has it: known also to those who wait.
+impl LockKey {
+    /// Returns the key of a directory, however its path is spelled.
+    pub fn directory(path: &Path) -> Self {
+        Self::Directory(path.canonicalize().unwrap_or_else(|_| path.to_owned()))
+    }
+}
+
+/// One lock and its holder, which waiters can read.
 #[derive(Debug, Default)]
-struct Slot {
+struct LockEntry {
     lock: Arc<tokio::sync::Mutex<()>>,
     holder: Mutex<Option<JobId>>,
 }
 
-impl Slot {
-    fn holder(&self) -> std::sync::MutexGuard<'_, Option<JobId>> {
+impl LockEntry {
+    fn holder(&self) -> MutexGuard<'_, Option<JobId>> {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Held until it is dropped.
+/// A held lock, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Guard {
-    key: Key,
-    slot: Arc<Slot>,
+pub(crate) struct LockGuard {
+    key: LockKey,
+    entry: Arc<LockEntry>,
     _locked: OwnedMutexGuard<()>,
 }
 
-impl Guard {
-    fn new(key: Key, job: JobId, slot: Arc<Slot>, locked: OwnedMutexGuard<()>) -> Self {
-        *slot.holder() = Some(job);
-        Self { key, slot, _locked: locked }
+impl LockGuard {
+    fn new(key: LockKey, job: JobId, entry: Arc<LockEntry>, locked: OwnedMutexGuard<()>) -> Self {
+        *entry.holder() = Some(job);
+        Self { key, entry, _locked: locked }
     }
 
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &LockKey {
         &self.key
     }
 }
 
-impl Drop for Guard {
+impl Drop for LockGuard {
     fn drop(&mut self) {
-        // Before it is unlocked: the next holder has not named itself yet.
-        *self.slot.holder() = None;
+        // Before the mutex is unlocked: afterwards the next holder may have registered itself.
+        *self.entry.holder() = None;
     }
 }
 
+/// The locks of all active jobs.
 #[derive(Debug, Default)]
-pub(crate) struct Locks(Mutex<HashMap<Key, Weak<Slot>>>);
+pub(crate) struct ResourceLocks(Mutex<HashMap<LockKey, Weak<LockEntry>>>);
 
-impl Locks {
-    /// Waits until nobody else has it.
-    pub async fn take(&self, key: Key, job: JobId) -> Guard {
-        let slot = self.slot(&key);
-        let locked = Arc::clone(&slot.lock).lock_owned().await;
-        Guard::new(key, job, slot, locked)
+impl ResourceLocks {
+    /// Waits for a lock.
+    pub async fn acquire(&self, key: LockKey, job: JobId) -> LockGuard {
+        let entry = self.entry(&key);
+        let locked = Arc::clone(&entry.lock).lock_owned().await;
+        LockGuard::new(key, job, entry, locked)
     }
 
-    /// Takes it if nobody has it.
-    pub fn try_take(&self, key: Key, job: JobId) -> Option<Guard> {
-        let slot = self.slot(&key);
-        let locked = Arc::clone(&slot.lock).try_lock_owned().ok()?;
-        Some(Guard::new(key, job, slot, locked))
+    /// Acquires a lock if it is free.
+    pub fn try_acquire(&self, key: LockKey, job: JobId) -> Option<LockGuard> {
+        let entry = self.entry(&key);
+        let locked = Arc::clone(&entry.lock).try_lock_owned().ok()?;
+        Some(LockGuard::new(key, job, entry, locked))
     }
 
-    /// Returns the job that has it.
-    pub fn holder(&self, key: &Key) -> Option<JobId> {
-        *self.slot(key).holder()
+    /// Returns the job that holds a lock.
+    pub fn holder(&self, key: &LockKey) -> Option<JobId> {
+        *self.entry(key).holder()
     }
 
-    fn slot(&self, key: &Key) -> Arc<Slot> {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = slots.get(key).and_then(Weak::upgrade) {
-            return slot;
+    fn entry(&self, key: &LockKey) -> Arc<LockEntry> {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.get(key).and_then(Weak::upgrade) {
+            return entry;
         }
-        // What nobody holds or waits for any more need not be remembered.
-        slots.retain(|_, slot| slot.strong_count() > 0);
-        let slot = Arc::new(Slot::default());
-        slots.insert(key.clone(), Arc::downgrade(&slot));
-        slot
+        entries.retain(|_, entry| entry.strong_count() > 0);
+        let entry = Arc::new(LockEntry::default());
+        entries.insert(key.clone(), Arc::downgrade(&entry));
+        entry
     }
 }
 
@@ -101,19 +108,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_second_waits_for_the_first_and_others_do_not() {
-        let locks = Locks::default();
-        let (one, other) = (Key::Folder("/a".into()), Key::Folder("/b".into()));
-        let first = locks.take(one.clone(), job(1)).await;
-        assert!(locks.try_take(one.clone(), job(2)).is_none());
+    async fn lock_excludes_only_holders_of_the_same_key() {
+        let locks = ResourceLocks::default();
+        let (one, other) = (LockKey::Directory("/a".into()), LockKey::Directory("/b".into()));
+        let first = locks.acquire(one.clone(), job(1)).await;
+        assert!(locks.try_acquire(one.clone(), job(2)).is_none());
         assert_eq!(locks.holder(&one), Some(job(1)));
-        assert!(locks.try_take(other, job(2)).is_some());
+        assert!(locks.try_acquire(other, job(2)).is_some());
         drop(first);
         assert_eq!(locks.holder(&one), None);
-        assert!(locks.try_take(one, job(2)).is_some());
+        assert!(locks.try_acquire(one, job(2)).is_some());
+    }
+
+    #[test]
+    fn released_locks_are_forgotten() {
+        let locks = ResourceLocks::default();
         for number in 0..100 {
-            drop(locks.try_take(Key::Folder(format!("/{number}").into()), job(3)));
+            drop(locks.try_acquire(LockKey::Directory(format!("/{number}").into()), job(3)));
         }
-        assert_eq!(locks.0.lock().unwrap().len(), 1, "what nobody has is forgotten");
+        assert_eq!(locks.0.lock().unwrap().len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! What a desk is told when it opens.
+//! The settings of a service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,62 +12,61 @@ use model::{AgentKind, CallPolicy, NewJob};
 use store::{RetentionLimits, StoreOptions, StoreSetting};
 use supervisor::Supervisor;
 
-/// Where a desk keeps its things, what it may run, and how much of it at once.
+/// Directories, programs and limits of a service.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The folder of the jobs' files and of the database. One desk at a time uses it: whoever opens one holds a lock.
+    /// The directory of the job files and the database. One service at a time uses it, and its opener holds a lock.
     pub state: PathBuf,
-    /// Which store.
+    /// The store.
     pub store: StoreOptions,
     /// The supervisor's program.
     pub supervisor: Supervisor,
-    /// Where and with what agents are looked for; its environment is what they inherit from.
+    /// The search paths of agents and the environment that they inherit.
     pub lookup: Lookup,
-    /// The names of models.
+    /// Aliases of model names.
     pub models: ModelTables,
-    /// Further variables that agents may have.
+    /// Additional variables that agents inherit.
     pub pass_on: BTreeSet<String>,
-    /// The name under which this desk takes its jobs, where several share a store; none for the identity of the state directory.
+    /// The host name of this service in a shared store; by default the identity of the state directory.
     pub host: Option<String>,
-    /// The labels that this machine answers to.
+    /// The labels that this machine serves.
     pub labels: Vec<String>,
-    /// How many jobs run at once, in all.
+    /// The maximum number of running jobs.
     pub at_once: u32,
-    /// How many jobs of an agent run at once; of one that is not named, as many as in all.
+    /// The maximum number of running jobs per agent; by default `at_once`.
     pub per_agent: BTreeMap<AgentKind, u32>,
-    /// How often a job may be begun when its runs are lost.
+    /// The maximum number of attempts of a job whose runs are lost.
     pub max_attempts: u32,
-    /// How often a run that used up its turns is gone on with.
+    /// The maximum number of resumes after a run has used up its turns.
     pub max_resume_attempts: u32,
-    /// Whether two calls that may change files wait for each other when they have the same folder.
+    /// Is true if a directory has at most one call at a time that may change files.
     pub one_writer_per_folder: bool,
-    /// For how long this desk counts as alive without a heartbeat.
+    /// The time for which this service counts as alive without a heartbeat.
     pub lease: Duration,
-    /// How long an agent that has answered may stay silent before it is stopped. An agent that waits for its own background tasks is
-    /// not stopped.
+    /// The silence after which an agent that has answered is stopped, unless it has running background tasks.
     pub lingers: Duration,
-    /// How long a call of an MCP tool may take, where a job sets no limit and its agent can be held to one.
+    /// The default timeout of an MCP tool call, for agents that support one.
     pub tool_timeout: Option<Duration>,
-    /// Which ended jobs are kept.
+    /// The retention of ended jobs.
     pub retention: RetentionLimits,
-    /// How much the caches of confined runs may take up before the least recently used are removed; none for no bound.
+    /// The maximum size of the caches of confined runs; the least recently used are removed first.
     pub cache_bytes: Option<u64>,
-    /// What no call can go beyond, whatever it asks for.
+    /// The strictest policy that the operator enforces for every call.
     pub policy_ceiling: PolicyCeiling,
     /// The program `file-tools`, for agents without a shell.
     pub file_tools: Option<PathBuf>,
     /// Paths of the home directory that confined agents may read.
     pub expose: Vec<PathBuf>,
-    /// Directories of state and configuration that no confined call works in, or above.
+    /// Directories of state and configuration: no confined call works in or above them.
     pub guarded: Vec<PathBuf>,
 }
 
-/// The policy that no call goes beyond, read anew for each launch: a ceiling that the operator sets later counts at once.
+/// The operator's policy ceiling. Read for each launch, so that a change takes effect at once.
 #[derive(Clone)]
 pub struct PolicyCeiling(Arc<dyn Fn() -> CallPolicy + Send + Sync>);
 
 impl PolicyCeiling {
-    /// Reads the ceiling with a function. It is called on the runtime, so it must not block for long.
+    /// Reads the ceiling with a function, which runs on the async runtime and must not block for long.
     pub fn new(read: impl Fn() -> CallPolicy + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
@@ -90,18 +89,18 @@ impl fmt::Debug for PolicyCeiling {
 }
 
 impl Settings {
-    /// Whether an agent's calls may have to wait although there is room for others.
-    pub(crate) fn holds_an_agent_back(&self) -> bool {
+    /// Returns whether an agent's limit may delay its jobs while slots are free.
+    pub(crate) fn has_agent_limits(&self) -> bool {
         self.per_agent.values().any(|at_once| *at_once < self.at_once)
     }
 
-    /// How many jobs run at once when nobody says otherwise.
+    /// The default of `at_once`.
     pub const AT_ONCE: u32 = 8;
 
-    /// How much the caches of confined runs take up at most, unless it is configured.
+    /// The default of `cache_bytes`.
     pub const CACHE_BYTES: u64 = 5 << 30;
 
-    /// A desk in that folder, with the embedded store and everything else as usual.
+    /// Returns the defaults for a state directory with an embedded store.
     pub fn new(state: impl Into<PathBuf>, supervisor: Supervisor) -> Self {
         let state = state.into();
         Self {
@@ -130,8 +129,8 @@ impl Settings {
         }
     }
 
-    /// What is this desk's own, and kept from agents that are confined.
-    pub(crate) fn premises(&self) -> HostConfig {
+    /// Returns the paths of this host that a launch refers to or must protect.
+    pub(crate) fn host_config(&self) -> HostConfig {
         HostConfig {
             state: std::iter::once(self.state.clone()).chain(self.guarded.iter().cloned()).collect(),
             proofs: Some(self.state.join("proofs")),
@@ -144,12 +143,12 @@ impl Settings {
         }
     }
 
-    /// Where the caches of package managers are that confined runs share.
+    /// Returns the directory of the package manager caches that confined runs share.
     pub(crate) fn caches(&self) -> PathBuf {
         self.state.join("caches")
     }
 
-    /// Whether nobody but the desks of this state directory can have the store.
+    /// Returns whether only services of this state directory can open the store.
     pub(crate) fn owns_store(&self) -> bool {
         matches!(self.store.setting, StoreSetting::Sqlite { path: None } | StoreSetting::SqliteMemory)
     }

@@ -1,9 +1,9 @@
-//! Finds out that the database was lost while no desk had it open.
+//! Detects the loss of a database while no service had it open.
 //!
-//! Owns `store.json`, which names the database and its last owner. The heartbeat of that owner has to be in the database, and a
-//! write-ahead log beside it unless the owner closed it. Where they are not, the records of the job directories prove the loss: a desk
-//! refuses to open only when one of them is newer than the database. So a copy of the state, a restored backup without later jobs and a
-//! log that another program removed by closing the database raise no alarm.
+//! Owns `store.json`, which names the database and its last owner. The database must contain the heartbeat of that owner, and have a
+//! write-ahead log unless the owner closed it. Otherwise the records of the job directories decide: a service refuses to open only if one
+//! of them is newer than the database. So a copy of the state, a restored backup without later jobs, and a log that another program
+//! removed by closing the database raise no alarm.
 
 use std::fmt;
 use std::io;
@@ -19,29 +19,29 @@ use crate::job_directory::{Content, read_directory};
 
 const FILE: &str = "store.json";
 
-/// Which database a desk of this directory used last, and as whom.
+/// The database that a service of this directory used last, and its owner.
 #[derive(Debug, Serialize, Deserialize)]
 struct LastUse {
-    /// The file that the configuration names; none for the default one, which moves with the directory.
+    /// The configured file; none for the default, which moves with the directory.
     path: Option<PathBuf>,
     owner: Owner,
 }
 
-/// Jobs that the job directories hold and the database has lost.
+/// Jobs that the job directories contain and the database lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostJobs {
-    /// What happened to the database.
+    /// The kind of loss.
     pub loss: StoreLoss,
-    /// How many jobs are missing or out of date in it.
+    /// The number of jobs that are missing or outdated in it.
     pub jobs: usize,
 }
 
 impl LostJobs {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self, state: &Path) -> String {
         format!(
             "rebuild it from the job directories with `switchboard recover`; to start afresh, move `{}` away",
-            crate::files::jobs(state).display()
+            crate::files::jobs_directory(state).display()
         )
     }
 }
@@ -57,10 +57,10 @@ impl fmt::Display for LostJobs {
     }
 }
 
-/// Returns the jobs that the database has lost since a desk last used it. Reads only.
+/// Returns the jobs that the database has lost since its last use. Reads only.
 pub fn find_lost_jobs(state: &Path, opening: &StoreOptions) -> Result<Option<LostJobs>, StoreError> {
     let Some(database) = DatabaseFile::from_options(opening) else { return Ok(None) };
-    // The directory of a desk that was never open, or one whose note the power took, says nothing.
+    // A directory that was never opened, or whose note was lost in a power cut, proves nothing.
     let last = read_regular(&state.join(FILE)).ok();
     let last: Option<LastUse> = last.and_then(|text| serde_json::from_slice(&text).ok());
     let Some(last) = last.filter(|last| last.path == configured_path(opening)) else { return Ok(None) };
@@ -77,7 +77,7 @@ pub fn find_lost_jobs(state: &Path, opening: &StoreOptions) -> Result<Option<Los
     Ok((jobs > 0).then_some(LostJobs { loss, jobs }))
 }
 
-/// Notes the owner whose heartbeat the database holds from now on.
+/// Records the owner whose heartbeat the database contains from now on.
 pub(crate) fn note_owner(state: &Path, opening: &StoreOptions, owner: &Owner) {
     if DatabaseFile::from_options(opening).is_none() {
         return;
@@ -88,7 +88,7 @@ pub(crate) fn note_owner(state: &Path, opening: &StoreOptions, owner: &Owner) {
     }
 }
 
-/// Forgets the last owner: the database was rebuilt, and the next desk notes itself.
+/// Removes the record of the last owner after the database was rebuilt.
 pub(crate) fn forget_owner(state: &Path) -> io::Result<()> {
     match std::fs::remove_file(state.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

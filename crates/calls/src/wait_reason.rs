@@ -1,6 +1,6 @@
-//! Why a job waits before its next run.
+//! The reasons for which a job waits before its next run.
 //!
-//! Owns the reasons and how they read. Knows nothing about how the wait ends.
+//! Owns their text.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use model::{AgentKind, JobId, SessionId, Timestamp};
 
+use crate::slots::{FullPool, Slots};
+
 const DAY: Duration = Duration::from_hours(24);
 
-/// What a job waits for while nothing of it runs. The wait is no part of its duration.
+/// A resource or a time that a job waits for. The wait does not count as run time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WaitReason {
     /// Another job uses the same session.
@@ -29,25 +31,33 @@ pub enum WaitReason {
     },
     /// All slots are in use.
     Slot {
-        /// How many jobs have one.
+        /// The number of jobs that hold one.
         used: usize,
-        /// How many slots there are.
+        /// The number of slots.
         limit: usize,
-        /// Whose slots; none when they are for all agents.
+        /// The agent that has this limit; none if the limit is for all agents.
         agent: Option<AgentKind>,
     },
     /// The account's quota is used up.
     Quota {
-        /// When it resets.
+        /// The time of its reset.
         until: Timestamp,
-        /// How long that is from now.
+        /// The remaining time.
         left: Duration,
     },
     /// The last run used up its turns, and the next one resumes its session.
     Backoff {
-        /// How long the wait is.
+        /// The delay.
         delay: Duration,
     },
+}
+
+impl WaitReason {
+    /// Returns the full pool that a job of this agent waits for; none if a slot is free.
+    pub(crate) fn for_slot(slots: &Slots, agent: AgentKind) -> Option<Self> {
+        let FullPool { used, capacity, is_per_agent } = slots.full_pool(agent)?;
+        Some(Self::Slot { used, limit: capacity, agent: is_per_agent.then_some(agent) })
+    }
 }
 
 impl fmt::Display for WaitReason {
@@ -82,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_names_what_is_waited_for() {
+    fn wait_reason_names_the_resource() {
         let session: SessionId = "5f6d0c3e-6b5e-4a7e-9a39-0d5d7f6f8a11".parse().unwrap();
         let holder = Some(JobId::first_of(Timestamp::from_millis(1_700_000_000_000)));
         let until = Timestamp::from_millis(1_700_000_000_000);

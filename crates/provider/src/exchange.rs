@@ -8,15 +8,13 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use agents::{
-    FinishedRun, LINGER, Launch, ParseLimits, Parser, ReportedResult, RunSequence, SequenceStep, StderrTail,
-    Summary, early_stop, judge,
-};
+use agent_run::{Expectation, RunEnd, RunFollower, RunStep};
+use agents::{LINGER, Launch, ReportedResult, RunSequence, SequenceStep, Summary};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
-use model::{AgentEvent, AgentKind, Limits, Outcome, RunLifetime, RunPlan, RunReport, SessionId, Totals};
-use supervisor::{Events, Offsets, Run, RunEvent, Spool, StartError};
+use model::{AgentEvent, Limits, Outcome, SessionId, Totals};
+use supervisor::{Run, Spool, StartError};
 
 use crate::answer::{LastRun, Told, answer};
 use crate::context::Context;
@@ -78,21 +76,13 @@ enum Stage {
 /// One run of the request.
 struct Leg {
     run: Run,
-    events: Events,
-    parser: Option<Parser>,
+    follower: RunFollower,
     launch: Launch,
-    stderr: StderrTail,
-    /// When the agent last printed something.
-    heard: tokio::time::Instant,
-    /// Whether it was asked to stop because it is over.
-    stopped: bool,
 }
 
-/// What came of a leg.
+/// A leg that has ended.
 struct Arrived {
-    summary: Summary,
-    report: RunReport,
-    stderr: String,
+    end: RunEnd,
     launch: Launch,
     plain_text: Option<String>,
 }
@@ -239,17 +229,14 @@ impl Exchange {
         // Without the login there, the agent itself says what is missing.
         let _ = agents::seed_private_state(spec, &setup);
         let launch = agents::launch(spec, &setup)?;
-        // Nobody but this program ever hears the answer, so nothing is to outlive it, even when it is killed.
-        let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..launch.plan.clone() };
-        let place = spool.directory().to_owned();
-        let start = async move { supervisor.start(&place, &plan).await.map(Run::stop_on_drop) };
+        let (place, plan) = (spool.directory().to_owned(), launch.plan.clone());
+        let start = async move { agent_run::start(&supervisor, &place, plan).await.map(Run::stop_on_drop) };
         let started = self.starting.insert(Box::pin(start)).await;
         self.starting = None;
         let run = started?;
-        let events = run.events(Offsets::default()).map_err(supervisor::WaitError::Watch)?;
-        let parser = Some(Parser::new(operator.kind, ParseLimits::default()));
-        let (heard, stderr) = (tokio::time::Instant::now(), StderrTail::default());
-        self.stage = Stage::Running(Leg { run, events, parser, launch, stderr, heard, stopped: false });
+        let follower = RunFollower::new(&run, operator.kind, Some(LINGER));
+        let follower = follower.map_err(supervisor::WaitError::Watch)?;
+        self.stage = Stage::Running(Leg { run, follower, launch });
         Ok(())
     }
 
@@ -304,9 +291,8 @@ impl Exchange {
     fn arrive(&mut self, arrived: &Arrived) -> Result<Option<OutgoingMessage>, ProviderError> {
         let before = self.totals_before();
         let Some(relay) = &mut self.relay else { return Ok(None) };
-        let Arrived { summary, report, stderr, launch, .. } = arrived;
-        let ended = FinishedRun::new(self.operator.kind, launch, summary, report, stderr);
-        let outcome = judge(&FinishedRun { totals_before: before, ..ended });
+        let expected = Expectation::from_launch(self.operator.kind, &arrived.launch);
+        let outcome = arrived.end.judge(Expectation { totals_before: before, ..expected });
         let next = relay.next(outcome);
         let attempt = relay.resumes();
         match next {
@@ -344,12 +330,12 @@ impl Exchange {
             provider: self.operator.name,
             outcome,
             last: LastRun {
-                spoke: arrived.summary.reported.is_some(),
-                refused_by_api: matches!(&arrived.summary.reported, Some(ReportedResult::Failed(complaint)) if complaint.http_status.is_some()),
+                spoke: arrived.end.summary.reported.is_some(),
+                refused_by_api: matches!(&arrived.end.summary.reported, Some(ReportedResult::Failed(complaint)) if complaint.http_status.is_some()),
                 plain_text: arrived.plain_text.clone(),
-                plain_text_cut: arrived.report.output_bytes.saturating_sub(PLAIN_TEXT),
-                stderr: arrived.stderr.clone(),
-                sandbox: arrived.report.sandbox.clone(),
+                plain_text_cut: arrived.end.report.output_bytes.saturating_sub(PLAIN_TEXT),
+                stderr: arrived.end.stderr.clone(),
+                sandbox: arrived.end.report.sandbox.clone(),
             },
             limits: self.limits(),
             resumes,
@@ -380,51 +366,15 @@ fn end(run: Run) -> impl Future<Output = ()> + Send + 'static {
 }
 
 impl Leg {
-    /// Takes the next piece of what the run has to say.
+    /// Waits for the next step of the run. A run that cannot be stopped early hits its limits.
     async fn step(
         &mut self,
         heard: &mut VecDeque<AgentEvent<'static>>,
     ) -> Result<Option<Arrived>, ProviderError> {
-        let mut hear = |event: AgentEvent<'_>| heard.push_back(event.into_owned());
-        let over = self.parser.as_ref().and_then(|parser| early_stop(parser.summary(), LINGER));
-        let over = over.filter(|_| !self.stopped);
-        let silence = over.map_or(Duration::ZERO, |(_, silence)| silence);
-        let event = tokio::select! {
-            biased;
-            event = self.events.next() => event?,
-            () = tokio::time::sleep_until(self.heard + silence), if over.is_some() => {
-                self.stopped = true;
-                // One that cannot be stopped is ended by its limits.
-                let _ = self.run.stop();
-                return Ok(None);
-            }
-        };
-        let report = match event {
-            Some(RunEvent::Output(bytes)) => {
-                self.heard = tokio::time::Instant::now();
-                if let Some(parser) = &mut self.parser {
-                    parser.feed(&bytes, &mut hear);
-                }
-                return Ok(None);
-            }
-            Some(RunEvent::Error(bytes)) => {
-                self.stderr.push(&bytes);
-                return Ok(None);
-            }
-            Some(RunEvent::Ended(report)) => report,
-            None => self.run.wait().await?,
-        };
-        let parser =
-            self.parser.take().unwrap_or_else(|| Parser::new(AgentKind::Claude, ParseLimits::default()));
-        let summary = parser.finish(&mut hear);
-        let plain_text = plain_text(&summary, self.run.spool());
-        Ok(Some(Arrived {
-            plain_text,
-            summary,
-            report,
-            stderr: self.stderr.text(),
-            launch: self.launch.clone(),
-        }))
+        let mut push = |event: AgentEvent<'_>| heard.push_back(event.into_owned());
+        let RunStep::Ended(end) = self.follower.next(&mut push).await? else { return Ok(None) };
+        let plain_text = plain_text(&end.summary, self.run.spool());
+        Ok(Some(Arrived { end: *end, launch: self.launch.clone(), plain_text }))
     }
 }
 

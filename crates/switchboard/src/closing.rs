@@ -128,6 +128,11 @@ impl Closing {
         lines.extend(self.notes.iter().map(|note| paint::clean(note)));
         lines.extend(self.sandbox.as_ref().map(Sandbox::told));
         lines.extend(self.sandbox.iter().flat_map(Sandbox::notes).map(|note| paint::clean(&note)));
+        if self.sandbox.as_ref().is_some_and(|sandbox| sandbox.commits_without_hooks > 0) {
+            lines.push(
+                "hint: run the hooks of a workspace that you trust with `--trust-workspace`".to_owned(),
+            );
+        }
         lines.extend(self.resume.as_ref().map(|command| format!("resume: {}", paint::clean(command))));
         lines.push(self.reference.clone());
         lines

@@ -5,16 +5,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
+use agent_run::{Expectation, RunFollower, RunStep};
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
-use agents::{
-    FinishedRun, HostConfig, LINGER, Launch, LaunchSetup, ParseLimits, Parser, StderrTail, early_stop, judge,
-};
-use model::{CallSpec, Outcome, RunLifetime, RunPlan, RunReport};
-use supervisor::{Offsets, Run, RunEvent, Supervisor};
+use agents::{HostConfig, LINGER, Launch, LaunchSetup};
+use model::{AgentEvent, CallSpec, Outcome, RunReport};
+use supervisor::{Run, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep_until};
 
 use crate::cli::CallArgs;
 use crate::closing::Closing;
@@ -47,9 +44,9 @@ pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     runtime.block_on(async {
-        let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..launch.plan.clone() };
-        let run = Supervisor::beside_this_program()?.start(&folder, &plan).await?;
-        let (outcome, report) = Call { spec: &spec, launch: &launch }.follow(&run, order).await?;
+        let supervisor = Supervisor::beside_this_program()?;
+        let run = agent_run::start(&supervisor, &folder, launch.plan.clone()).await?;
+        let (outcome, report) = follow(&run, &spec, &launch, order).await?;
         tell(order, &outcome)?;
         Closing::from_outcome(&outcome, &report, &spec, run.spool().directory()).print();
         output::written().map_err(|error| Failure::unwritten(error, Kept::Folder(folder.clone())))?;
@@ -88,60 +85,37 @@ fn setup(
     })
 }
 
-/// A call that has been placed.
-struct Call<'a> {
-    spec: &'a CallSpec,
-    launch: &'a Launch,
-}
-
-impl Call<'_> {
-    /// Passes on what the agent says until the run is over. Ctrl-C asks it to stop; the end is waited for all the same.
-    async fn follow(&self, run: &Run, order: &CallArgs) -> Result<(Outcome, RunReport), Failure> {
-        // Made once: a signal that comes between two looks is kept.
-        let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
-        let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-        let mut events = run.events(Offsets::default()).map_err(Failure::Follow)?;
-        let mut parser = Parser::new(self.spec.agent, ParseLimits::default());
-        let mut stderr = StderrTail::default();
-        let mut view = View::new(How::of(order), self.spec.agent, self.spec.cwd.clone(), Timing::Live);
-        let mut tick = call::ticks();
-        let (mut heard, mut stopped) = (Instant::now(), false);
-        loop {
-            let over = early_stop(parser.summary(), LINGER).filter(|_| !stopped);
-            let silence = over.map_or(Duration::ZERO, |(_, silence)| silence);
-            let event = tokio::select! {
-                biased; // an agent that never stops talking must not talk over Ctrl-C
-                _ = interrupted.recv() => None,
-                _ = terminated.recv() => None,
-                event = events.next() => Some(event?),
-                () = sleep_until(heard + silence), if over.is_some() => {
-                    stopped = true;
-                    None
-                }
-                _ = tick.tick() => { view.tick(); continue }
-            };
-            let report = match event {
-                None => {
-                    run.stop().map_err(Failure::StopRun)?;
-                    continue;
-                }
-                Some(Some(RunEvent::Output(bytes))) => {
-                    heard = Instant::now();
-                    parser.feed(&bytes, &mut |event| view.event(&wire::said(&event)));
-                    continue;
-                }
-                Some(Some(RunEvent::Error(bytes))) => {
-                    stderr.push(&bytes);
-                    continue;
-                }
-                Some(Some(RunEvent::Ended(report))) => report,
-                Some(None) => run.wait().await?,
-            };
-            let summary = parser.finish(&mut |event| view.event(&wire::said(&event)));
-            view.close(true);
-            let stderr = stderr.text();
-            let ended = FinishedRun::new(self.spec.agent, self.launch, &summary, &report, &stderr);
-            return Ok((judge(&ended), report));
+/// Shows the run until it has ended. Ctrl-C asks it to stop, and its end is awaited all the same.
+async fn follow(
+    run: &Run,
+    spec: &CallSpec,
+    launch: &Launch,
+    order: &CallArgs,
+) -> Result<(Outcome, RunReport), Failure> {
+    // Created once, so that a signal between two steps is not lost.
+    let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
+    let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
+    let mut follower = RunFollower::new(run, spec.agent, Some(LINGER)).map_err(Failure::Follow)?;
+    let mut view = View::new(How::of(order), spec.agent, spec.cwd.clone(), Timing::Live);
+    let mut tick = call::ticks();
+    loop {
+        let mut show = |event: AgentEvent<'_>| view.event(&wire::said(&event));
+        let step = tokio::select! {
+            biased; // Ctrl-C must win over an agent that never stops printing
+            _ = interrupted.recv() => None,
+            _ = terminated.recv() => None,
+            step = follower.next(&mut show) => Some(step?),
+            _ = tick.tick() => { view.tick(); continue }
+        };
+        match step {
+            None => drop(follower.stop().map_err(Failure::StopRun)?),
+            Some(RunStep::StoppedEarly(_, stopped)) => drop(stopped.map_err(Failure::StopRun)?),
+            Some(RunStep::Output | RunStep::Error(_)) => {}
+            Some(RunStep::Ended(end)) => {
+                view.close(true);
+                let outcome = end.judge(Expectation::from_launch(spec.agent, launch));
+                return Ok((outcome, end.report));
+            }
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The agent's events in an answer, and how they are cut.
+//! The agent's events in an answer.
 
 use serde_json::Value;
 
 use super::Truncated;
 
-/// What the agent did on the way, with one gap when there was too much of it.
+/// The agent's events, with at most one gap.
 pub(super) struct StreamEvents {
     pub(super) kept: Vec<Value>,
     left_out: u64,
@@ -12,7 +12,7 @@ pub(super) struct StreamEvents {
 }
 
 impl StreamEvents {
-    /// As they were kept with the end of the job.
+    /// Reads the events from the metadata of a job.
     pub(super) fn read(mut metadata: Value) -> Option<Self> {
         let Value::Array(kept) = metadata.get_mut("stream_events")?.take() else { return None };
         let number = |name| metadata.get(name).and_then(Value::as_u64);
@@ -32,7 +32,7 @@ impl StreamEvents {
         Truncated { left_out_events: self.left_out, events_before_gap, ..Truncated::default() }
     }
 
-    /// Those of the beginning and of the end that have no more characters than that. A gap that is there already grows.
+    /// Keeps events of the head and the tail within the limit. An existing gap grows.
     pub(super) fn cut_to(mut self, max_chars: usize) -> Self {
         let sizes: Vec<usize> = self.kept.iter().map(|event| event.to_string().chars().count()).collect();
         if sizes.iter().sum::<usize>() <= max_chars {
@@ -49,7 +49,7 @@ impl StreamEvents {
     }
 }
 
-/// How many of them together are no more than that.
+/// Returns how many of the sizes fit into the limit.
 fn within<'a>(limit: usize, sizes: impl Iterator<Item = &'a usize>) -> usize {
     let mut sum = 0_usize;
     sizes
@@ -64,14 +64,14 @@ fn within<'a>(limit: usize, sizes: impl Iterator<Item = &'a usize>) -> usize {
 mod tests {
     use super::*;
 
-    /// Ten events, the first and the last of five each when some are missing between them.
+    /// Returns ten events, with a gap in the middle if some were left out.
     fn events(left_out: u64) -> StreamEvents {
         let kept = (0..10).map(|number| Value::from(100 + number)).collect();
         StreamEvents { kept, left_out, before_gap: 5 }
     }
 
     #[test]
-    fn events_are_cut_between_head_and_tail_and_one_gap_stays_one() {
+    fn cut_events_have_one_gap() {
         for already in [0, 7] {
             assert_eq!(events(already).cut_to(30).kept.len(), 10);
             let cut = events(already).cut_to(18);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_grows_where_it_is() {
+    fn existing_gap_grows_in_place() {
         let uneven = StreamEvents { before_gap: 1, ..events(3) };
         let cut = uneven.cut_to(29);
         assert_eq!((cut.kept[0].clone(), cut.before_gap), (Value::from(100), 1));

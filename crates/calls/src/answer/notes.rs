@@ -1,9 +1,9 @@
-//! Notes about a job: facts that its state and its answer do not show.
+//! Notes about a job: facts that neither its state nor its output shows.
 
 use model::Outcome;
 use serde_json::Value;
 
-/// Returns the notes about a run that is over.
+/// Returns the notes about an ended run.
 pub(super) fn run_notes(outcome: &Outcome, metadata: Option<&Value>) -> Vec<String> {
     let left_running = metadata.and_then(left_running).unwrap_or_default();
     let mut notes = outcome.notes();
@@ -20,8 +20,8 @@ pub fn left_running_note(number: u64) -> Option<String> {
     }
 }
 
-/// Counts the secrets that were taken out of a prompt. The prompt is kept as the agent got it, so that the mark says so for good; one that
-/// the caller has written counts, too.
+/// Notes the secrets that were redacted in a prompt. The stored prompt is the one that the agent got, so the marks in it are counted,
+/// including any that the caller wrote.
 pub(super) fn redacted_prompt(prompt: &str) -> Option<String> {
     match prompt.matches(store::REDACTED).count() {
         0 => None,
@@ -32,7 +32,7 @@ pub(super) fn redacted_prompt(prompt: &str) -> Option<String> {
     }
 }
 
-/// Names the runs that were lost before the last one: the work was started again, and their usage is unknown.
+/// Notes the lost runs before the last one: the work was restarted, and their usage is unknown.
 pub(super) fn lost_runs(requeues: u32) -> Option<String> {
     let times = match requeues {
         0 => return None,
@@ -44,7 +44,7 @@ pub(super) fn lost_runs(requeues: u32) -> Option<String> {
     ))
 }
 
-/// Returns how many processes an agent left running, whatever ended it.
+/// Returns the number of processes that an agent left running.
 fn left_running(metadata: &Value) -> Option<u64> {
     metadata.pointer("/report/descendants_ended")?.as_u64()
 }

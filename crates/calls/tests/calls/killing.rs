@@ -1,4 +1,4 @@
-//! A daemon that is killed, again and again, while calls run.
+//! A daemon that is killed repeatedly while calls run.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -9,17 +9,17 @@ use std::time::Duration;
 use calls::{CallRequest, JobService, JobStatus};
 use model::{JobId, RunState};
 
-use crate::scene::{Scene, call, close, ended, eventually, is_running, processes, runs, runtime, settings};
-use crate::tests;
+use crate::harness::{Harness, call, close, ended, runs, runtime, settings};
+use testkit::{all_pids, eventually, is_running, tests};
 
-tests![no_kill_of_the_daemon_loses_a_call_or_runs_it_twice];
+tests![killing_the_daemon_neither_loses_nor_repeats_a_call];
 
-/// What a process is told to be a daemon.
+/// The argument that turns this program into a daemon.
 const SERVE: &str = "--serve";
-/// How many calls run at once.
+/// The number of concurrent calls.
 const CALLS: usize = 20;
 
-/// The whole daemon: it places a call for every line it is given, and works until it is killed.
+/// Runs a daemon that submits a call for every line of stdin until it is killed.
 pub fn serve_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args().skip(1);
     if arguments.next()? != SERVE {
@@ -29,18 +29,18 @@ pub fn serve_if_asked() -> Option<ExitCode> {
     runtime().block_on(async {
         let mut settings = settings(Path::new(&state));
         settings.at_once = 32;
-        let desk = JobService::open(settings).await.unwrap();
+        let service = JobService::open(settings).await.unwrap();
         println!("open");
         let lines = std::io::stdin().lines();
         for line in lines {
             let line = line.unwrap();
             let (key, script) = line.split_once(' ').unwrap();
             let script = script.replace(';', "\n");
-            let order = CallRequest {
+            let request = CallRequest {
                 idempotency_key: Some(key.to_owned()),
                 ..CallRequest::new(call(Path::new(&workspace), Path::new(&pids), &script), "call_cc")
             };
-            let placed = desk.submit(order).await.unwrap();
+            let placed = service.submit(request).await.unwrap();
             println!("{}", placed.job);
         }
     });
@@ -53,10 +53,10 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(scene: &Scene) -> Self {
+    fn start(harness: &Harness) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .arg(SERVE)
-            .args([scene.state(), scene.workspace(), scene.pid_file()])
+            .args([harness.state(), harness.workspace(), harness.pid_file()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -80,14 +80,14 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Its supervisors, the one that waits for the next run among them.
+    /// Returns its supervisors, including the idle one of the fork server.
     fn children(&self) -> Vec<i32> {
         let is_child = |pid: &i32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
             parent == Some(self.child.id())
         };
-        processes().filter(is_child).collect()
+        all_pids().filter(is_child).collect()
     }
 }
 
@@ -98,13 +98,13 @@ impl Drop for Daemon {
     }
 }
 
-fn no_kill_of_the_daemon_loses_a_call_or_runs_it_twice() {
+fn killing_the_daemon_neither_loses_nor_repeats_a_call() {
     // A campaign kills it 100 times.
     let rounds = std::env::var("CALLS_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(3);
     for round in 0..rounds {
-        Scene::play(async |scene| {
+        Harness::run(async |harness| {
             let mut jobs = Vec::new();
-            let mut daemon = Daemon::start(scene);
+            let mut daemon = Daemon::start(harness);
             // Runs of different lengths, so that the kill finds each at another point.
             let script = |number: usize| {
                 format!("say begun;stream {} 200B 5ms;spawn setsid;answer call {number}", 10 + number * 4)
@@ -112,30 +112,30 @@ fn no_kill_of_the_daemon_loses_a_call_or_runs_it_twice() {
             for number in 0..CALLS {
                 jobs.push(daemon.place(&format!("{round}-{number}"), &script(number)));
             }
-            // Somewhere within the time that all of it takes, another moment in every round.
+            // At another moment within the total run time in every round.
             let moments = [0_u64, 3, 20, 60, 110, 170, 240, 330, 450, 600];
             std::thread::sleep(Duration::from_millis(
                 moments[round % moments.len()] + (round as u64 * 7) % 50,
             ));
             let waiting = daemon.children();
             drop(daemon);
-            let desk = scene.open_with(|settings| settings.at_once = 32).await;
+            let service = harness.open_with(|settings| settings.at_once = 32).await;
             for (number, &job) in jobs.iter().enumerate() {
-                let answer = ended(&desk, job).await;
+                let answer = ended(&service, job).await;
                 assert_eq!(answer.status, JobStatus::Completed, "{answer:?}");
                 assert_eq!(answer.output, format!("call {number}"));
-                is_whole(&scene.state(), job, number);
+                is_whole(&harness.state(), job, number);
             }
-            assert_eq!(desk.count(&store::JobFilter::default()).await.unwrap(), CALLS as u64);
-            close(&desk).await;
-            // Those of runs have ended with them, the one that waited for another run with its daemon.
+            assert_eq!(service.count(&store::JobFilter::default()).await.unwrap(), CALLS as u64);
+            close(&service).await;
+            // The supervisors of runs exit with their runs, the idle one with its daemon.
             eventually("a supervisor is left", || !waiting.iter().copied().any(is_running));
-            assert!(!scene.descendants().into_iter().any(is_running));
+            assert!(!harness.descendants().into_iter().any(is_running));
         });
     }
 }
 
-/// One run, and every byte of it.
+/// Asserts that the job has one run with a complete output.
 fn is_whole(state: &Path, job: JobId, number: usize) {
     let runs = runs(state, job);
     assert_eq!(runs.len(), 1, "job {job} ran {} times", runs.len());

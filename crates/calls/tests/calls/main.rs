@@ -1,43 +1,35 @@
-//! Calls from the desk to real processes and back, with everything that can happen in between.
+//! Tests of the job service with real processes.
 //!
-//! This binary is its own supervisor, its own scripted agent and, for those tests that kill one, its own daemon.
+//! This binary is its own supervisor, its own scripted agent and, for tests that kill one, its own daemon.
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "a test may")]
 
 mod answering;
-mod ending;
+mod background_tasks;
+mod cancelling;
+mod harness;
 mod identity;
+mod janitor;
 mod killing;
-mod losing;
-mod placing;
-mod rebuilding;
+mod rebuild;
 mod recovering;
-mod replaced;
+mod replaced_files;
 mod resuming;
-mod scene;
 mod sharing;
-mod tidying;
-mod unfinished;
+mod store_loss;
+mod submitting;
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// A test: its name and what it does.
+/// A test: its name and its body.
 pub type Test = (&'static str, fn());
-
-/// Names the functions of a module as tests. One that is not named is dead code, which the build refuses.
-#[macro_export]
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        pub const TESTS: &[$crate::Test] = &[$((stringify!($name), $name)),*];
-    };
-}
 
 fn main() -> ExitCode {
     if let Some(code) = supervisor::run_if_asked() {
         return code;
     }
-    // `agents::launch` begins the arguments of the scripted agent like this.
+    // `agents::launch` starts the scripted agent with this argument.
     if rehearsal::is_cued() || std::env::args().nth(1).is_some_and(|argument| argument == "--as") {
         return rehearsal::main();
     }
@@ -46,18 +38,18 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::from_args();
     let all = [
-        placing::TESTS,
+        submitting::TESTS,
         answering::TESTS,
-        ending::TESTS,
+        cancelling::TESTS,
         resuming::TESTS,
         recovering::TESTS,
-        rebuilding::TESTS,
+        rebuild::TESTS,
         identity::TESTS,
-        replaced::TESTS,
-        losing::TESTS,
+        replaced_files::TESTS,
+        store_loss::TESTS,
         sharing::TESTS,
-        tidying::TESTS,
-        unfinished::TESTS,
+        janitor::TESTS,
+        background_tasks::TESTS,
         killing::TESTS,
     ];
     let trial = |&(name, body): &Test| {

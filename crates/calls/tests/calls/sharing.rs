@@ -1,4 +1,4 @@
-//! Many calls at once: what they share and what they must not.
+//! Concurrent calls: slots, sessions, directories.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,211 +6,211 @@ use std::time::Duration;
 use calls::{CallRequest, Followed, JobFilter, JobStatus, PageRequest, ShutdownMode, Until};
 use model::{AgentKind, CallSpec, JobId, RunState, SessionChoice};
 
-use crate::scene::{LONG, Scene, answered, close, ended, until_it_says, waiting_behind};
-use crate::tests;
+use crate::harness::{Harness, LONG, answered, close, ended, submit_behind, wait_for_line};
+use testkit::tests;
 
 tests![
-    no_more_run_at_once_than_may,
+    running_jobs_never_exceed_the_limit,
     each_agent_has_its_own_limit,
-    a_session_is_never_run_twice_at_once,
-    a_session_is_not_run_twice_at_once_after_a_restart_either,
-    a_call_whose_session_is_never_free_fails_and_says_so,
-    two_writers_of_a_folder_wait_for_each_other_when_told_to,
-    many_queued_jobs_are_drained_in_their_order,
-    calls_that_wait_for_a_session_take_no_place_from_others,
-    calls_that_have_waited_run_no_more_at_once_than_may,
+    session_has_one_run_at_a_time,
+    session_has_one_run_at_a_time_after_a_restart,
+    job_fails_if_its_session_is_never_free,
+    directory_has_one_writer_if_configured,
+    queued_jobs_start_in_order,
+    jobs_waiting_for_a_session_hold_no_slot,
+    jobs_that_waited_never_exceed_the_limit,
     waiting_job_names_the_job_that_uses_its_session,
-    duration_is_the_time_of_the_runs_without_waits,
+    duration_excludes_waits,
     queued_job_names_the_slots_in_use,
     nested_call_does_not_wait_for_the_slot_of_its_parent,
-    nested_call_does_not_wait_for_the_folder_of_its_parent,
+    nested_call_ignores_the_directory_lock_of_its_parent,
     calls_nested_too_deep_are_refused,
     nested_call_has_the_slot_of_its_parent_after_a_restart,
 ];
 
 fn nested_call_has_the_slot_of_its_parent_after_a_restart() {
-    Scene::play(async |scene| {
-        let desk = scene.open_with(|settings| settings.at_once = 1).await;
-        let hang = || scene.order("say here\nhang");
-        let parent = desk.submit(hang()).await.unwrap().job;
-        until_it_says(&desk, parent, "here").await;
-        let first = desk.submit(CallRequest { parent: Some(parent), ..hang() }).await.unwrap().job;
-        until_it_says(&desk, first, "here").await;
-        let second = CallRequest { parent: Some(parent), ..scene.order("answer nested") };
-        let second = desk.submit(second).await.unwrap().job;
-        desk.close(ShutdownMode::Detach).await;
-        let desk = scene.open_with(|settings| settings.at_once = 1).await;
-        until_it_says(&desk, parent, "here").await;
-        desk.cancel(first).await.unwrap();
-        assert_eq!(ended(&desk, second).await.output, "nested");
-        desk.cancel(parent).await.unwrap();
-        ended(&desk, parent).await;
-        close(&desk).await;
+    Harness::run(async |harness| {
+        let service = harness.open_with(|settings| settings.at_once = 1).await;
+        let hang = || harness.request("say here\nhang");
+        let parent = service.submit(hang()).await.unwrap().job;
+        wait_for_line(&service, parent, "here").await;
+        let first = service.submit(CallRequest { parent: Some(parent), ..hang() }).await.unwrap().job;
+        wait_for_line(&service, first, "here").await;
+        let second = CallRequest { parent: Some(parent), ..harness.request("answer nested") };
+        let second = service.submit(second).await.unwrap().job;
+        service.close(ShutdownMode::Detach).await;
+        let service = harness.open_with(|settings| settings.at_once = 1).await;
+        wait_for_line(&service, parent, "here").await;
+        service.cancel(first).await.unwrap();
+        assert_eq!(ended(&service, second).await.output, "nested");
+        service.cancel(parent).await.unwrap();
+        ended(&service, parent).await;
+        close(&service).await;
     });
 }
 
 fn nested_call_does_not_wait_for_the_slot_of_its_parent() {
-    Scene::play(async |scene| {
+    Harness::run(async |harness| {
         let limits = BTreeMap::from([(AgentKind::Rehearsal, 1)]);
         for per_agent in [BTreeMap::new(), limits] {
-            let desk =
-                scene.open_with(|settings| (settings.at_once, settings.per_agent) = (1, per_agent)).await;
-            let parent = desk.submit(scene.order("say here\nhang")).await.unwrap().job;
-            until_it_says(&desk, parent, "here").await;
+            let service =
+                harness.open_with(|settings| (settings.at_once, settings.per_agent) = (1, per_agent)).await;
+            let parent = service.submit(harness.request("say here\nhang")).await.unwrap().job;
+            wait_for_line(&service, parent, "here").await;
             for _ in 0..2 {
-                let nested = CallRequest { parent: Some(parent), ..scene.order("answer nested") };
-                assert_eq!(answered(&desk, nested).await.output, "nested");
+                let nested = CallRequest { parent: Some(parent), ..harness.request("answer nested") };
+                assert_eq!(answered(&service, nested).await.output, "nested");
             }
-            // The slot is the parent's again.
-            let other = desk.submit(scene.order("answer other")).await.unwrap().job;
-            assert_eq!(desk.wait(&[other], Until::All, Duration::from_millis(300)).await.unwrap(), []);
-            desk.cancel(parent).await.unwrap();
-            assert_eq!(ended(&desk, other).await.output, "other");
-            close(&desk).await;
+            // The slot belongs to the parent again.
+            let other = service.submit(harness.request("answer other")).await.unwrap().job;
+            assert_eq!(service.wait(&[other], Until::All, Duration::from_millis(300)).await.unwrap(), []);
+            service.cancel(parent).await.unwrap();
+            assert_eq!(ended(&service, other).await.output, "other");
+            close(&service).await;
         }
     });
 }
 
-fn nested_call_does_not_wait_for_the_folder_of_its_parent() {
-    Scene::play(async |scene| {
-        let desk = scene.open_with(|settings| settings.one_writer_per_folder = true).await;
-        let parent = desk.submit(scene.order("say here\nhang")).await.unwrap().job;
-        until_it_says(&desk, parent, "here").await;
-        let nested = CallRequest { parent: Some(parent), ..scene.order("answer nested") };
-        assert_eq!(answered(&desk, nested).await.output, "nested");
-        desk.cancel(parent).await.unwrap();
-        ended(&desk, parent).await;
-        close(&desk).await;
+fn nested_call_ignores_the_directory_lock_of_its_parent() {
+    Harness::run(async |harness| {
+        let service = harness.open_with(|settings| settings.one_writer_per_folder = true).await;
+        let parent = service.submit(harness.request("say here\nhang")).await.unwrap().job;
+        wait_for_line(&service, parent, "here").await;
+        let nested = CallRequest { parent: Some(parent), ..harness.request("answer nested") };
+        assert_eq!(answered(&service, nested).await.output, "nested");
+        service.cancel(parent).await.unwrap();
+        ended(&service, parent).await;
+        close(&service).await;
     });
 }
 
 fn calls_nested_too_deep_are_refused() {
-    Scene::play(async |scene| {
-        let desk = scene.open_with(|settings| settings.at_once = 1).await;
+    Harness::run(async |harness| {
+        let service = harness.open_with(|settings| settings.at_once = 1).await;
         let mut jobs: Vec<JobId> = Vec::new();
         let refused = loop {
-            let order = CallRequest { parent: jobs.last().copied(), ..scene.order("say here\nhang") };
-            match desk.submit(order).await {
+            let request = CallRequest { parent: jobs.last().copied(), ..harness.request("say here\nhang") };
+            match service.submit(request).await {
                 Ok(placed) => jobs.push(placed.job),
                 Err(error) => break error,
             }
-            until_it_says(&desk, *jobs.last().unwrap(), "here").await;
+            wait_for_line(&service, *jobs.last().unwrap(), "here").await;
             assert!(jobs.len() < 10, "there is no end to it");
         };
         assert!(matches!(refused, calls::CallError::NestedTooDeep { .. }), "{refused:?}");
         for job in jobs {
-            desk.cancel(job).await.unwrap();
-            ended(&desk, job).await;
+            service.cancel(job).await.unwrap();
+            ended(&service, job).await;
         }
-        close(&desk).await;
+        close(&service).await;
     });
 }
 
-fn no_more_run_at_once_than_may() {
-    Scene::play(async |scene| {
-        let desk = scene.open_with(|settings| settings.at_once = 3).await;
-        let jobs = place(&desk, scene, 12, "delay 30ms\nanswer done").await;
-        assert_eq!(desk.wait(&jobs, Until::All, LONG).await.unwrap().len(), 12);
-        assert!(at_once(scene, &jobs) <= 3, "{}", at_once(scene, &jobs));
-        close(&desk).await;
+fn running_jobs_never_exceed_the_limit() {
+    Harness::run(async |harness| {
+        let service = harness.open_with(|settings| settings.at_once = 3).await;
+        let jobs = place(&service, harness, 12, "delay 30ms\nanswer done").await;
+        assert_eq!(service.wait(&jobs, Until::All, LONG).await.unwrap().len(), 12);
+        assert!(at_once(harness, &jobs) <= 3, "{}", at_once(harness, &jobs));
+        close(&service).await;
     });
 }
 
 fn each_agent_has_its_own_limit() {
-    Scene::play(async |scene| {
-        let desk = scene
+    Harness::run(async |harness| {
+        let service = harness
             .open_with(|settings| settings.per_agent = BTreeMap::from([(AgentKind::Rehearsal, 1)]))
             .await;
-        let jobs = place(&desk, scene, 5, "delay 20ms\nanswer done").await;
-        desk.wait(&jobs, Until::All, LONG).await.unwrap();
-        assert_eq!(at_once(scene, &jobs), 1);
-        close(&desk).await;
+        let jobs = place(&service, harness, 5, "delay 20ms\nanswer done").await;
+        service.wait(&jobs, Until::All, LONG).await.unwrap();
+        assert_eq!(at_once(harness, &jobs), 1);
+        close(&service).await;
     });
 }
 
-fn a_session_is_never_run_twice_at_once() {
-    Scene::play(async |scene| {
-        let desk = scene.open().await;
-        // The one that makes the session is still running when two others want to go on with it.
-        let first = desk.submit(scene.order("say begun\ndelay 300ms\nanswer one")).await.unwrap().job;
-        until_it_says(&desk, first, "begun").await;
-        let session = desk.answer(first).await.unwrap().session_id.unwrap();
+fn session_has_one_run_at_a_time() {
+    Harness::run(async |harness| {
+        let service = harness.open().await;
+        // The creator of the session is still running when two others want to resume it.
+        let first = service.submit(harness.request("say begun\ndelay 300ms\nanswer one")).await.unwrap().job;
+        wait_for_line(&service, first, "begun").await;
+        let session = service.answer(first).await.unwrap().session_id.unwrap();
         let resume = CallSpec {
             session: SessionChoice::Resume(session.parse().unwrap()),
-            ..scene.call("delay 100ms\nanswer more")
+            ..harness.call("delay 100ms\nanswer more")
         };
         let mut jobs = vec![first];
         for _ in 0..2 {
-            jobs.push(desk.submit(CallRequest::new(resume.clone(), "call_cc")).await.unwrap().job);
+            jobs.push(service.submit(CallRequest::new(resume.clone(), "call_cc")).await.unwrap().job);
         }
-        desk.wait(&jobs, Until::All, LONG).await.unwrap();
+        service.wait(&jobs, Until::All, LONG).await.unwrap();
         for &job in &jobs {
-            assert_eq!(desk.answer(job).await.unwrap().status, JobStatus::Completed);
+            assert_eq!(service.answer(job).await.unwrap().status, JobStatus::Completed);
         }
-        assert_eq!(at_once(scene, &jobs), 1);
-        close(&desk).await;
+        assert_eq!(at_once(harness, &jobs), 1);
+        close(&service).await;
     });
 }
 
-fn a_session_is_not_run_twice_at_once_after_a_restart_either() {
-    Scene::play(async |scene| {
-        let desk = scene.open().await;
-        let first = desk.submit(scene.order("say begun\ndelay 500ms\nanswer one")).await.unwrap().job;
-        until_it_says(&desk, first, "begun").await;
-        let (second, _) = waiting_behind(scene, &desk, first, "answer two").await;
-        desk.close(ShutdownMode::Detach).await;
-        drop(desk);
-        let desk = scene.open().await;
-        desk.wait(&[first, second], Until::All, LONG).await.unwrap();
-        assert_eq!(at_once(scene, &[first, second]), 1);
-        close(&desk).await;
+fn session_has_one_run_at_a_time_after_a_restart() {
+    Harness::run(async |harness| {
+        let service = harness.open().await;
+        let first = service.submit(harness.request("say begun\ndelay 500ms\nanswer one")).await.unwrap().job;
+        wait_for_line(&service, first, "begun").await;
+        let (second, _) = submit_behind(harness, &service, first, "answer two").await;
+        service.close(ShutdownMode::Detach).await;
+        drop(service);
+        let service = harness.open().await;
+        service.wait(&[first, second], Until::All, LONG).await.unwrap();
+        assert_eq!(at_once(harness, &[first, second]), 1);
+        close(&service).await;
     });
 }
 
-fn a_call_whose_session_is_never_free_fails_and_says_so() {
-    Scene::play(async |scene| {
-        let desk = scene.open().await;
-        let first = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
-        until_it_says(&desk, first, "begun").await;
-        let session = desk.answer(first).await.unwrap().session_id.unwrap();
-        let mut second = scene.order("answer never");
+fn job_fails_if_its_session_is_never_free() {
+    Harness::run(async |harness| {
+        let service = harness.open().await;
+        let first = service.submit(harness.request("say begun\nhang")).await.unwrap().job;
+        wait_for_line(&service, first, "begun").await;
+        let session = service.answer(first).await.unwrap().session_id.unwrap();
+        let mut second = harness.request("answer never");
         second.call.session = SessionChoice::Resume(session.parse().unwrap());
         second.call.limits.wall = Some(Duration::from_millis(200));
-        let answer = answered(&desk, second).await;
+        let answer = answered(&service, second).await;
         assert_eq!(answer.error.unwrap().kind, "session_in_use");
-        desk.cancel(first).await.unwrap();
-        ended(&desk, first).await;
-        close(&desk).await;
+        service.cancel(first).await.unwrap();
+        ended(&service, first).await;
+        close(&service).await;
     });
 }
 
-fn two_writers_of_a_folder_wait_for_each_other_when_told_to() {
-    Scene::play(async |scene| {
-        let desk = scene.open_with(|settings| settings.one_writer_per_folder = true).await;
-        let jobs = place(&desk, scene, 4, "delay 50ms\nanswer done").await;
-        desk.wait(&jobs, Until::All, LONG).await.unwrap();
-        assert_eq!(at_once(scene, &jobs), 1);
-        close(&desk).await;
+fn directory_has_one_writer_if_configured() {
+    Harness::run(async |harness| {
+        let service = harness.open_with(|settings| settings.one_writer_per_folder = true).await;
+        let jobs = place(&service, harness, 4, "delay 50ms\nanswer done").await;
+        service.wait(&jobs, Until::All, LONG).await.unwrap();
+        assert_eq!(at_once(harness, &jobs), 1);
+        close(&service).await;
     });
 }
 
-fn many_queued_jobs_are_drained_in_their_order() {
+fn queued_jobs_start_in_order() {
     // A campaign drains 1,000.
     let count = std::env::var("CALLS_QUEUED").ok().and_then(|count| count.parse().ok()).unwrap_or(60);
-    Scene::play(async |scene| {
-        let desk = scene.open_with(|settings| settings.at_once = 1).await;
-        let jobs = place(&desk, scene, count, "answer done").await;
-        desk.wait(&jobs, Until::All, LONG).await.unwrap();
+    Harness::run(async |harness| {
+        let service = harness.open_with(|settings| settings.at_once = 1).await;
+        let jobs = place(&service, harness, count, "answer done").await;
+        service.wait(&jobs, Until::All, LONG).await.unwrap();
         let mut started = Vec::new();
         for job in &jobs {
-            started.push(desk.job(*job).await.unwrap().started_at);
+            started.push(service.job(*job).await.unwrap().started_at);
         }
         assert!(started.is_sorted(), "the oldest comes first: {started:?}");
-        close(&desk).await;
+        close(&service).await;
     });
 }
 
-/// What holds calls back.
+/// The limit that delays calls.
 #[derive(Clone, Copy)]
 enum Limit {
     InAll,
@@ -226,86 +226,88 @@ impl Limit {
     }
 }
 
-fn calls_that_wait_for_a_session_take_no_place_from_others() {
+fn jobs_waiting_for_a_session_hold_no_slot() {
     for limit in [Limit::InAll, Limit::OfTheAgent] {
-        Scene::play(async |scene| {
-            let desk = scene.open_with(|settings| limit.set(settings, 2)).await;
-            let first = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
-            until_it_says(&desk, first, "begun").await;
-            let waiting = wait_for_its_session(&desk, scene, first, 4, "answer after it").await;
-            // Placed last: it comes after all those who wait.
-            let other = answered(&desk, scene.order("answer not starved")).await;
+        Harness::run(async |harness| {
+            let service = harness.open_with(|settings| limit.set(settings, 2)).await;
+            let first = service.submit(harness.request("say begun\nhang")).await.unwrap().job;
+            wait_for_line(&service, first, "begun").await;
+            let waiting = wait_for_its_session(&service, harness, first, 4, "answer after it").await;
+            // Submitted last, so it is behind all blocked jobs.
+            let other = answered(&service, harness.request("answer not starved")).await;
             assert_eq!(other.output, "not starved", "{other:?}");
             for &job in &waiting {
-                assert_eq!(scene.runs(job).len(), 0, "its session is not free");
+                assert_eq!(harness.runs(job).len(), 0, "its session is not free");
             }
-            desk.cancel(first).await.unwrap();
-            desk.wait(&waiting, Until::All, LONG).await.unwrap();
+            service.cancel(first).await.unwrap();
+            service.wait(&waiting, Until::All, LONG).await.unwrap();
             for &job in &waiting {
-                assert_eq!(desk.answer(job).await.unwrap().status, JobStatus::Completed);
+                assert_eq!(service.answer(job).await.unwrap().status, JobStatus::Completed);
             }
-            close(&desk).await;
+            close(&service).await;
         });
     }
 }
 
-fn calls_that_have_waited_run_no_more_at_once_than_may() {
+fn jobs_that_waited_never_exceed_the_limit() {
     for limit in [Limit::InAll, Limit::OfTheAgent] {
-        Scene::play(async |scene| {
-            let desk = scene.open_with(|settings| limit.set(settings, 3)).await;
+        Harness::run(async |harness| {
+            let service = harness.open_with(|settings| limit.set(settings, 3)).await;
             let (mut holders, mut jobs) = (Vec::new(), Vec::new());
             for _ in 0..2 {
-                let holder = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
-                until_it_says(&desk, holder, "begun").await;
-                jobs.extend(wait_for_its_session(&desk, scene, holder, 2, "delay 50ms\nanswer done").await);
+                let holder = service.submit(harness.request("say begun\nhang")).await.unwrap().job;
+                wait_for_line(&service, holder, "begun").await;
+                jobs.extend(
+                    wait_for_its_session(&service, harness, holder, 2, "delay 50ms\nanswer done").await,
+                );
                 holders.push(holder);
             }
-            jobs.extend(place(&desk, scene, 6, "delay 50ms\nanswer done").await);
+            jobs.extend(place(&service, harness, 6, "delay 50ms\nanswer done").await);
             for &holder in &holders {
-                desk.cancel(holder).await.unwrap();
+                service.cancel(holder).await.unwrap();
             }
             jobs.extend(holders);
-            desk.wait(&jobs, Until::All, LONG).await.unwrap();
-            assert!(at_once(scene, &jobs) <= 3, "{}", at_once(scene, &jobs));
-            close(&desk).await;
+            service.wait(&jobs, Until::All, LONG).await.unwrap();
+            assert!(at_once(harness, &jobs) <= 3, "{}", at_once(harness, &jobs));
+            close(&service).await;
         });
     }
 }
 
-/// Places calls that go on with the session of a job that runs, and waits until all of them say that they wait for it.
+/// Submits calls that resume the session of a running job, and waits until all of them are blocked on it.
 async fn wait_for_its_session(
-    desk: &calls::JobService,
-    scene: &Scene,
+    service: &calls::JobService,
+    harness: &Harness,
     holder: JobId,
     count: usize,
     script: &str,
 ) -> Vec<JobId> {
-    let session = desk.answer(holder).await.unwrap().session_id.unwrap();
-    let mut resume = scene.order(script);
+    let session = service.answer(holder).await.unwrap().session_id.unwrap();
+    let mut resume = harness.request(script);
     resume.call.session = SessionChoice::Resume(session.parse().unwrap());
     let mut jobs = Vec::new();
     for _ in 0..count {
-        jobs.push(desk.submit(resume.clone()).await.unwrap().job);
+        jobs.push(service.submit(resume.clone()).await.unwrap().job);
     }
     let waits = format!("waiting for session {session}, used by job {holder}");
     for &job in &jobs {
-        until_it_says(desk, job, &waits).await;
+        wait_for_line(service, job, &waits).await;
     }
     jobs
 }
 
-async fn place(desk: &calls::JobService, scene: &Scene, count: usize, script: &str) -> Vec<JobId> {
+async fn place(service: &calls::JobService, harness: &Harness, count: usize, script: &str) -> Vec<JobId> {
     let mut jobs = Vec::new();
     for _ in 0..count {
-        jobs.push(desk.submit(scene.order(script)).await.unwrap().job);
+        jobs.push(service.submit(harness.request(script)).await.unwrap().job);
     }
     jobs
 }
 
-/// How many runs there were at the same time, by the clock of their supervisors.
-fn at_once(scene: &Scene, jobs: &[JobId]) -> usize {
+/// Returns the maximum number of concurrent runs, by the clock of their supervisors.
+fn at_once(harness: &Harness, jobs: &[JobId]) -> usize {
     let mut changes = Vec::new();
-    for run in jobs.iter().flat_map(|job| scene.runs(*job)) {
+    for run in jobs.iter().flat_map(|job| harness.runs(*job)) {
         let RunState::Ended(report) = run.state else { panic!("{run:?} has not ended") };
         // An end counts before a start in the same millisecond.
         changes.extend([(run.started_at_ms, 1), (report.ended_at_ms, -1)]);
@@ -320,55 +322,55 @@ fn at_once(scene: &Scene, jobs: &[JobId]) -> usize {
 }
 
 fn waiting_job_names_the_job_that_uses_its_session() {
-    Scene::play(async |scene| {
-        let desk = scene.open().await;
-        let first = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
-        until_it_says(&desk, first, "begun").await;
-        let (second, expected) = waiting_behind(scene, &desk, first, "answer two").await;
-        let answer = desk.answer(second).await.unwrap();
+    Harness::run(async |harness| {
+        let service = harness.open().await;
+        let first = service.submit(harness.request("say begun\nhang")).await.unwrap().job;
+        wait_for_line(&service, first, "begun").await;
+        let (second, expected) = submit_behind(harness, &service, first, "answer two").await;
+        let answer = service.answer(second).await.unwrap();
         assert_eq!(answer.waiting.as_deref(), Some(expected.as_str()), "{answer:?}");
         assert!(answer.note.is_some_and(|note| note.starts_with(&expected)));
-        let mut follow = desk.follow(second).await.unwrap();
+        let mut follow = service.follow(second).await.unwrap();
         let Some(Followed::Waiting(reason)) = follow.next().await.unwrap() else { panic!("it waits") };
         assert_eq!(reason.to_string(), expected);
-        desk.cancel(first).await.unwrap();
-        let answer = ended(&desk, second).await;
+        service.cancel(first).await.unwrap();
+        let answer = ended(&service, second).await;
         assert_eq!((answer.status, answer.waiting), (JobStatus::Completed, None));
-        close(&desk).await;
+        close(&service).await;
     });
 }
 
-fn duration_is_the_time_of_the_runs_without_waits() {
-    Scene::play(async |scene| {
-        let desk = scene.open().await;
-        let first = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
-        until_it_says(&desk, first, "begun").await;
-        let (second, _) = waiting_behind(scene, &desk, first, "say mine\nhang").await;
-        assert_eq!(desk.answer(second).await.unwrap().duration_ms, 0, "nothing of it has run");
-        desk.cancel(first).await.unwrap();
-        until_it_says(&desk, second, "mine").await;
-        desk.cancel(second).await.unwrap();
-        let answer = ended(&desk, second).await;
-        let RunState::Ended(report) = &scene.runs(second)[0].state else { panic!("it has ended") };
+fn duration_excludes_waits() {
+    Harness::run(async |harness| {
+        let service = harness.open().await;
+        let first = service.submit(harness.request("say begun\nhang")).await.unwrap().job;
+        wait_for_line(&service, first, "begun").await;
+        let (second, _) = submit_behind(harness, &service, first, "say mine\nhang").await;
+        assert_eq!(service.answer(second).await.unwrap().duration_ms, 0, "nothing of it has run");
+        service.cancel(first).await.unwrap();
+        wait_for_line(&service, second, "mine").await;
+        service.cancel(second).await.unwrap();
+        let answer = ended(&service, second).await;
+        let RunState::Ended(report) = &harness.runs(second)[0].state else { panic!("it has ended") };
         assert_eq!(answer.duration_ms, report.duration_ms);
-        let listed = desk.list(&JobFilter::default(), PageRequest::default()).await.unwrap().jobs;
+        let listed = service.list(&JobFilter::default(), PageRequest::default()).await.unwrap().jobs;
         let line = listed.iter().find(|line| line.id == second).unwrap();
         assert_eq!(line.duration, Some(Duration::from_millis(report.duration_ms)));
-        close(&desk).await;
+        close(&service).await;
     });
 }
 
 fn queued_job_names_the_slots_in_use() {
-    Scene::play(async |scene| {
-        let desk = scene.open_with(|settings| settings.at_once = 1).await;
-        let first = desk.submit(scene.order("say begun\nhang")).await.unwrap().job;
-        until_it_says(&desk, first, "begun").await;
-        let second = desk.submit(scene.order("answer two")).await.unwrap().job;
-        let answer = desk.answer(second).await.unwrap();
+    Harness::run(async |harness| {
+        let service = harness.open_with(|settings| settings.at_once = 1).await;
+        let first = service.submit(harness.request("say begun\nhang")).await.unwrap().job;
+        wait_for_line(&service, first, "begun").await;
+        let second = service.submit(harness.request("answer two")).await.unwrap().job;
+        let answer = service.answer(second).await.unwrap();
         assert_eq!((answer.status, answer.duration_ms), (JobStatus::Queued, 0));
         assert_eq!(answer.waiting.as_deref(), Some("queued: 1 of 1 slots in use"));
-        desk.cancel(first).await.unwrap();
-        assert_eq!(ended(&desk, second).await.status, JobStatus::Completed);
-        close(&desk).await;
+        service.cancel(first).await.unwrap();
+        assert_eq!(ended(&service, second).await.status, JobStatus::Completed);
+        close(&service).await;
     });
 }

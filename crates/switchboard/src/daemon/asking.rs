@@ -86,6 +86,10 @@ impl From<CallError> for Stopped {
             CallError::StoppedUnkept { job, source } => {
                 format!("check it with `switchboard status {job}`; then {}", source.hint())
             }
+            CallError::Closing => {
+                "wait for its running jobs, or stop it with `switchboard stop --now`; running jobs continue"
+                    .to_owned()
+            }
             CallError::NoSuchJob { .. } => LIST_JOBS.to_owned(),
             CallError::AlreadyEnded { job, .. } => format!("see its result with `switchboard status {job}`"),
             error => error.hint(),
@@ -121,7 +125,7 @@ async fn brief(desk: &JobService, request: Request, connection: &Connection) -> 
         }
         Request::Cancel { job } => {
             let job = find(desk, &job).await?.id;
-            let calls::Cancelled { previous, now } = desk.cancel(job).await?;
+            let calls::Cancellation { previous, now } = desk.cancel(job).await?;
             Reply::Cancelled { job_id: job.to_string(), previous, now }
         }
         Request::Jobs(search) => jobs(desk, search).await?,
@@ -153,7 +157,7 @@ fn placed(placed: calls::SubmittedJob) -> Placed {
     let files = placed.files;
     Placed {
         job_id: placed.job.to_string(),
-        folder: files.folder().to_owned(),
+        folder: files.directory().to_owned(),
         status_file: files.status(),
         output_file: files.stream(Stream::Output),
         error_file: files.stream(Stream::Error),

@@ -100,7 +100,28 @@ impl From<CallError> for Refusal {
             _ => Fault::Caller,
         };
         let field = field(&error).map(str::to_owned);
-        Self { field, message: model::error_chain(&error), hint: error.hint(), fault }
+        Self { field, message: model::error_chain(&error), hint: hint(&error), fault }
+    }
+}
+
+/// Returns the remedy in terms of the tools and their parameters.
+fn hint(error: &CallError) -> String {
+    match error {
+        CallError::NoEarlierSession { .. } => {
+            "omit continue_latest to start a session, or name one with resume_session_id".to_owned()
+        }
+        CallError::SessionElsewhere { .. } => {
+            "pass its directory as cwd, name the session with resume_session_id, or use one task_name per directory"
+                .to_owned()
+        }
+        CallError::NoSuchJob { .. } => {
+            "list the jobs with call_jobs; old jobs are removed after a while".to_owned()
+        }
+        CallError::AlreadyEnded { .. } => "read its result with call_status".to_owned(),
+        CallError::StoppedUnkept { source, .. } => {
+            format!("check it with call_status; then {}", source.hint())
+        }
+        error => error.hint(),
     }
 }
 

@@ -16,6 +16,15 @@ pub(crate) fn result(structured: &impl Serialize, text: String) -> CallToolResul
     result
 }
 
+/// Adds the next step to the note of an unfinished job.
+pub(crate) fn with_next_step(mut answer: Answer) -> Answer {
+    if !answer.status.is_final() {
+        let note = answer.note.take().unwrap_or_else(|| answer.status.as_str().to_owned());
+        answer.note = Some(format!("{note}; wait for it with call_wait, or stop it with call_cancel"));
+    }
+    answer
+}
+
 /// The result of a call. One that came to nothing is an error, so that a host shows it as one.
 pub(crate) fn answered(answer: &Answer) -> CallToolResult {
     let mut result = result(answer, answer_text(answer));

@@ -311,7 +311,7 @@ fn files(job: &Job, files: &JobFiles) -> Markup {
         ul.files {
             li { a href={ "/jobs/" (job.id) "/output" } { "Raw output" } }
             li { a href={ "/jobs/" (job.id) "/error" } { "Stderr" } }
-            li { (page::copied("the folder", &files.folder().to_string_lossy())) }
+            li { (page::copied("the folder", &files.directory().to_string_lossy())) }
         }
     }
 }

@@ -57,7 +57,10 @@ impl From<CallError> for Refusal {
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let hint = match &error {
-            CallError::AlreadyEnded { .. } => "its page shows what it came to".to_owned(),
+            CallError::AlreadyEnded { .. } => "its page shows the result".to_owned(),
+            CallError::NoSuchJob { .. } => {
+                "the list shows all jobs; old ones are removed after a while".to_owned()
+            }
             error => error.hint(),
         };
         Self { status, message: error.to_string(), hint }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use calls::{Answer, CallError, CallRequest, Committed, Kept, SubmittedJob, Until};
+use calls::{Answer, CallError, CallRequest, SubmittedJob};
 use model::{
     AgentKind, AgentName, CallPolicy, CallSpec, JobId, Limits, Mode, Preset, SessionChoice, SessionId,
     ToolChoice,
@@ -13,7 +13,6 @@ use model::{
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::time::Instant;
 
 use super::{Effect, Request, define};
 use crate::mcp::arguments::one_of;
@@ -139,7 +138,7 @@ impl CallTool {
         let mark = waiting::mark(request.context);
         asked.order.idempotency_key = asked.order.idempotency_key.or(mark.map(str::to_owned));
         let fire_and_forget = asked.order.fire_and_forget;
-        let Committed { value: placed, flush } = place(server, asked.order).await?;
+        let placed = place(server, asked.order).await?;
         let job = placed.job;
         let wants_task = !fire_and_forget && tasks::are_declared(request.context);
         let wait = match asked.wait {
@@ -153,31 +152,19 @@ impl CallTool {
         let since_placed = server.desk.now().since(placed.created_at);
         let waited = waiting::waited(server, request.context);
         let wait = wait.saturating_sub(if is_asked_again { waited.max(since_placed) } else { waited });
-        let until = Instant::now() + wait;
-        // From here on there is a job, and the caller must hear of it whatever fails, once the disk has it.
+        // There is a job now, so the caller must learn its id whatever fails.
         let known = |refusal: Refusal| refusal.after_placing(job);
-        let (answer, kept) = match wait_for(server, &request, job, wait).await {
-            Ok(found) => found,
-            Err(refusal) => {
-                flush.flushed().await.map_err(CallError::from)?;
-                return Err(known(refusal));
-            }
-        };
+        let answer = wait_for(server, &request, job, wait).await.map_err(known)?;
         let answer = answer.cut_to(asked.max_response_chars);
         // What this very request has placed, before the daemon died, no earlier call has.
         let by_another = !placed.is_new
             && has_own_key
             && waiting::asked_at(request.context).is_none_or(|asked| placed.created_at < asked);
         let answer = Answer { note: note(&answer, &placed, by_another, fire_and_forget), ..answer };
-        let answered = render::answered(&answer).into();
-        let is_final = answer.status.is_final();
-        if !is_final || !kept.by(until).await {
-            flush.flushed().await.map_err(CallError::from)?;
-        }
-        if wants_task && !is_final {
+        if wants_task && !answer.status.is_final() {
             return tasks::created(server, job).await.map_err(known);
         }
-        Ok(answered)
+        Ok(render::answered(&answer).into())
     }
 
     fn asked(&self, server: &Server, given: Parameters) -> Result<Asked, Refusal> {
@@ -267,9 +254,9 @@ impl CallTool {
 }
 
 /// Places the call. What is wrong with a folder is told of the parameter that named it.
-async fn place(server: &Server, order: CallRequest) -> Result<Committed<SubmittedJob>, Refusal> {
+async fn place(server: &Server, order: CallRequest) -> Result<SubmittedJob, Refusal> {
     let cwd = order.call.cwd.clone();
-    server.desk.submit_unflushed(order).await.map_err(|error| match &error {
+    server.desk.submit(order).await.map_err(|error| match &error {
         CallError::Cwd { folder, .. } | CallError::CwdIsNoFolder { folder } if *folder != cwd => {
             Refusal::from(error).about("add_dirs")
         }
@@ -277,20 +264,23 @@ async fn place(server: &Server, order: CallRequest) -> Result<Committed<Submitte
     })
 }
 
-/// Waits for the job of a call, and answers what it has come to by then. Whoever gives up waiting does not end it, but who cancels the
+/// Waits for the job of a call, and returns its answer as it is by then. A wait that times out does not cancel the job; a cancelled
 /// request does.
 async fn wait_for(
     server: &Server,
     request: &Request<'_>,
     job: JobId,
     time: Duration,
-) -> Result<(Answer, Kept), Refusal> {
-    let jobs = [job];
-    let ended = server.desk.wait_soon(&jobs, Until::All, time);
+) -> Result<Answer, Refusal> {
+    let mut ended = None;
     let waited = if time.is_zero() {
         Waited::Ended(Vec::new())
     } else {
-        waiting::wait(server, request.context, &jobs, ended).await?
+        let wait = async {
+            ended = server.desk.wait_for_answer(job, time).await?;
+            Ok(ended.iter().map(|_| job).collect())
+        };
+        waiting::wait(server, request.context, &[job], wait).await?
     };
     let is_unwanted = match waited {
         Waited::Cancelled => true,
@@ -301,11 +291,15 @@ async fn wait_for(
         // It ended by itself in between.
         tracing::debug!(%job, %error, "the job of a cancelled request is not cancelled");
     }
-    let (mut answer, kept) = server.desk.answer_soon(job).await?;
+    let mut answer = match ended {
+        Some(answer) => answer,
+        None => server.desk.answer(job).await?,
+    };
     if waited == Waited::NotAdmitted && !answer.status.is_final() {
         answer.note = Some(waiting::not_admitted(server));
+        return Ok(answer);
     }
-    Ok((answer, kept))
+    Ok(render::with_next_step(answer))
 }
 
 fn note(answer: &Answer, placed: &SubmittedJob, by_another: bool, fire_and_forget: bool) -> Option<String> {

@@ -32,5 +32,6 @@ pub(super) async fn call(mut request: Request<'_>) -> Result<CallToolResponse, R
     let server = request.server;
     let job = job_ids::find(&server.desk, &job_id).await?;
     let answer = server.desk.answer(job.id).await?.cut_to(server.options.defaults.max_response_chars);
+    let answer = render::with_next_step(answer);
     Ok(render::result(&answer, render::answer_text(&answer)).into())
 }

@@ -118,6 +118,7 @@ async fn standing(request: &Request<'_>, jobs: &[JobId], until: Until) -> Result
         if answer.status.is_final() {
             waited.jobs.push(answer.cut_to(chars));
         } else {
+            let answer = render::with_next_step(answer);
             waited.pending.push(Pending { job_id: answer.job_id, status: answer.status, note: answer.note });
         }
     }

@@ -1,0 +1,181 @@
+//! Turns a call into the launch of an agent: finds its program and combines configuration and environment.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agents::doctor::{self, AgentCheck, Lookup, NotReady};
+use agents::{Launch, LaunchError, LaunchSetup};
+use model::{AgentKind, CallSpec, JobId};
+use store::Store;
+use supervisor::Spool;
+use tokio::time::Instant;
+
+use crate::caller_environment::{CallerEnvironment, CallerEnvironments};
+use crate::settings::Settings;
+
+/// The lifetime of a cached check: other files of the program's package may change while its own does not.
+const CHECK_VALID_FOR: Duration = Duration::from_secs(5);
+
+/// Why an agent cannot be launched.
+#[derive(Debug)]
+pub(crate) enum CannotLaunch {
+    NotReady(NotReady),
+    Launch(LaunchError),
+}
+
+impl From<NotReady> for CannotLaunch {
+    fn from(error: NotReady) -> Self {
+        Self::NotReady(error)
+    }
+}
+
+impl From<LaunchError> for CannotLaunch {
+    fn from(error: LaunchError) -> Self {
+        Self::Launch(error)
+    }
+}
+
+/// Launches agents, and caches the checks of their programs.
+#[derive(Debug)]
+pub(crate) struct Launcher {
+    settings: Arc<Settings>,
+    store: Store,
+    environments: Arc<CallerEnvironments>,
+    checks: Mutex<Vec<CachedCheck>>,
+}
+
+/// The check of an agent's program.
+#[derive(Debug)]
+struct CachedCheck {
+    agent: AgentKind,
+    file: ProgramFile,
+    at: Instant,
+    check: AgentCheck,
+}
+
+/// The identity of a program file. Differs if the file was replaced or changed, or if a link points to another file.
+#[derive(Debug, PartialEq, Eq)]
+struct ProgramFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    bytes: u64,
+}
+
+impl ProgramFile {
+    fn find(agent: AgentKind, lookup: &Lookup) -> Option<Self> {
+        let path = doctor::find_program(agent, lookup)?;
+        let file = std::fs::metadata(&path).ok()?;
+        let modified = (file.mtime(), file.mtime_nsec());
+        Some(Self { path, device: file.dev(), inode: file.ino(), modified, bytes: file.len() })
+    }
+}
+
+impl Launcher {
+    pub fn new(settings: Arc<Settings>, store: Store, environments: Arc<CallerEnvironments>) -> Self {
+        Self { settings, store, environments, checks: Mutex::default() }
+    }
+
+    /// Fails if the call could not be launched right now.
+    pub async fn check(
+        &self,
+        call: &CallSpec,
+        environment: Option<&CallerEnvironment>,
+    ) -> Result<(), CannotLaunch> {
+        let setup = self.setup(call, environment, PathBuf::from("/nonexistent/private")).await?;
+        agents::launch(call, &setup)?;
+        Ok(())
+    }
+
+    /// Returns the launch of a job's next run, whose spool is `directory`.
+    pub async fn launch(
+        &self,
+        job: JobId,
+        spec: &CallSpec,
+        directory: &Path,
+    ) -> Result<Launch, CannotLaunch> {
+        let environment = self.environments.read(job);
+        if let Some(environment) = &environment {
+            // Another daemon may have accepted the call, so its secrets may be unknown here.
+            self.store.redact_values(&environment.secrets());
+        }
+        let setup = self.setup(spec, environment.as_ref(), Spool::at(directory).private()).await?;
+        // Without a login the agent itself reports the error.
+        if let Err(error) = agents::seed_private_state(spec, &setup) {
+            tracing::warn!(%job, %error, "cannot seed the private state of the policy");
+        }
+        Ok(agents::launch(spec, &setup)?)
+    }
+
+    async fn setup(
+        &self,
+        spec: &CallSpec,
+        environment: Option<&CallerEnvironment>,
+        private_directory: PathBuf,
+    ) -> Result<LaunchSetup, NotReady> {
+        let settings = &self.settings;
+        let mut lookup = settings.lookup.clone();
+        if let Some(environment) = environment {
+            lookup.inherited = environment.applied_to(&lookup.inherited, &settings.pass_on);
+        }
+        let inherited = lookup.inherited.clone();
+        let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
+        let outside = lookup.clone().excluding_workspaces(workspaces());
+        let AgentCheck { program, version, capabilities, findings, agent, .. } =
+            self.check_program(spec.agent, outside).await;
+        let Some(program) = program else { return Err(NotReady { agent, findings }) };
+        if spec.writes_confined() {
+            lookup.remember_workspaces(workspaces());
+        }
+        Ok(LaunchSetup {
+            program,
+            version,
+            capabilities,
+            models: settings.models.clone(),
+            inherited,
+            pass_on: settings.pass_on.clone(),
+            private_directory,
+            workspace: agents::inspect_workspace(spec, &settings.lookup.inherited),
+            tool_timeout: settings.tool_timeout,
+            new_session: uuid::Uuid::new_v4().into(),
+            host: settings.host_config(),
+        })
+    }
+
+    /// Checks an agent's program. `PATH` is searched for every call, since the program may be installed, replaced or removed at any
+    /// time; only the answers of an unchanged file are cached.
+    async fn check_program(&self, agent: AgentKind, lookup: Lookup) -> AgentCheck {
+        let lookup = Arc::new(lookup);
+        let file = {
+            let lookup = Arc::clone(&lookup);
+            tokio::task::spawn_blocking(move || ProgramFile::find(agent, &lookup)).await.ok().flatten()
+        };
+        if let Some(check) = self.cached_check(agent, file.as_ref()) {
+            return check;
+        }
+        let checked = tokio::task::spawn_blocking(move || doctor::find_installed(agent, &lookup)).await;
+        // The check does not panic. If it did, the agent counts as missing, and the next call checks again.
+        let Ok(check) = checked else {
+            return doctor::find_installed(agent, &Lookup::default());
+        };
+        let mut checks = self.lock_checks();
+        checks.retain(|cached| cached.at.elapsed() < CHECK_VALID_FOR && Some(&cached.file) != file.as_ref());
+        if let Some(file) = file.filter(|file| check.program.as_ref() == Some(&file.path)) {
+            checks.push(CachedCheck { agent, file, at: Instant::now(), check: check.clone() });
+        }
+        check
+    }
+
+    fn cached_check(&self, agent: AgentKind, file: Option<&ProgramFile>) -> Option<AgentCheck> {
+        let checks = self.lock_checks();
+        let cached = checks.iter().find(|cached| cached.agent == agent && Some(&cached.file) == file)?;
+        (cached.at.elapsed() < CHECK_VALID_FOR).then(|| cached.check.clone())
+    }
+
+    fn lock_checks(&self) -> MutexGuard<'_, Vec<CachedCheck>> {
+        self.checks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,403 @@
+//! Runs a claimed job to completion, or until it must be paused or requeued.
+//!
+//! Owns the order of steps within a job: locks, slot, launch, run, judgement, next step. Holds the claim all the while; the store
+//! fences off a runner whose claim was lost.
+//!
+//! The only module besides the scheduler that sees a commit before its flush. No process starts before the job's row is durable, and
+//! the job is not released to its waiters before its end is.
+
+mod acquire;
+mod finish;
+mod follow;
+mod messages;
+mod start;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agents::RunSequence;
+use model::{Claim, Failure, FailureKind, Job, JobEnd, RunReport, TerminalState, Timestamp};
+use store::{FlushTicket, Store};
+use supervisor::{Run, Spool};
+use tokio::sync::Notify;
+
+use crate::active::{ActiveJob, ActiveJobs, StopReason};
+use crate::decide::{self, JobFacts, NextStep};
+use crate::files::{JobFiles, PAUSE};
+use crate::launcher::Launcher;
+use crate::locks::{LockGuard, ResourceLocks};
+use crate::metadata::EventLog;
+use crate::nesting::NestedCalls;
+use crate::recent_jobs::RecentJobs;
+use crate::records::JobRecords;
+use crate::recovery::{AttachProbe, NewestRun, Orphan, RecoveryPlan, plan_recovery};
+use crate::run_record::RunRecord;
+use crate::runs;
+use crate::settings::Settings;
+use crate::shutdown::Shutdown;
+use crate::slots::{JobSlot, Slots};
+use crate::wait_reason::WaitReason;
+use messages::{cannot_follow, cannot_write, continue_prompt};
+
+/// The delay before a transient local error, such as EMFILE, is retried.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// The services that runners share.
+#[derive(Debug)]
+pub(crate) struct RunnerContext {
+    pub settings: Arc<Settings>,
+    pub store: Store,
+    pub launcher: Arc<Launcher>,
+    pub records: Arc<JobRecords>,
+    pub active: Arc<ActiveJobs>,
+    pub recent: Arc<RecentJobs>,
+    pub slots: Arc<Slots>,
+    pub locks: Arc<ResourceLocks>,
+    pub nested: NestedCalls,
+    pub shutdown: Shutdown,
+    /// Wakes the scheduler: a slot is free, or a job is queued.
+    pub wake: Arc<Notify>,
+}
+
+/// The state in which a runner finds its job.
+#[derive(Debug)]
+pub(crate) enum StartMode {
+    /// No run of the job is alive.
+    Fresh,
+    /// The job was claimed as it was inserted. It is registered already, has no files, and may not be durable yet.
+    Preclaimed { active: Arc<ActiveJob>, flush: FlushTicket },
+    /// An earlier service has started this run.
+    Reattach { run: u32, record: Box<RunRecord>, guards: Vec<LockGuard> },
+}
+
+/// The state in which a runner leaves its job.
+enum Disposition {
+    /// The job has ended.
+    Finished(Box<JobEnd>),
+    /// The job is claimed again later.
+    Paused { until: Timestamp },
+    /// The run was lost. The job ends like this if it has no attempt left.
+    Interrupted(Box<JobEnd>),
+    /// The service detaches, and the next one adopts the job.
+    Detached,
+}
+
+/// Runs a claimed job as far as possible, then releases it.
+pub(crate) async fn run_job(
+    context: Arc<RunnerContext>,
+    job: Job,
+    claim: Claim,
+    mode: StartMode,
+    slot: JobSlot,
+) {
+    let (active, flush) = match &mode {
+        StartMode::Preclaimed { active, flush } => (Arc::clone(active), Some(flush.clone())),
+        StartMode::Fresh | StartMode::Reattach { .. } => (register(&context, &claim).await, None),
+    };
+    let files = context.records.files(job.id);
+    let mut runner = JobRunner {
+        context: &context,
+        active: &active,
+        files,
+        claim,
+        job: &job,
+        slot,
+        flush,
+        guards: Vec::new(),
+        events: EventLog::default(),
+        last_run: None,
+        model_spoke: false,
+    };
+    let disposition = runner.run(mode).await;
+    runner.apply(disposition).await;
+    drop(runner);
+    context.active.release(&active);
+}
+
+/// Registers a job so that cancellation requests can reach it.
+async fn register(context: &RunnerContext, claim: &Claim) -> Arc<ActiveJob> {
+    let active = context.active.register(claim);
+    // A request that came between the claim and this found no runner, and the claim itself may be lost by now.
+    if let Ok(Some(job)) = context.store.get(claim.job).await {
+        if job.progress.cancel_requested_at.is_some() {
+            active.request_stop(StopReason::User);
+        } else if job.claim().as_ref() != Some(claim) {
+            active.request_stop(StopReason::LostClaim);
+        }
+    }
+    active
+}
+
+/// Fails a job whose runner panicked, and stops its newest run.
+pub(crate) async fn fail_after_panic(context: &RunnerContext, claim: &Claim) {
+    tracing::error!(job = %claim.job, "the task of the job panicked");
+    runs::stop_newest(&context.records.files(claim.job)).await;
+    let message = "internal error: the job's task panicked; see the daemon's log".to_owned();
+    let end = JobEnd::failed(Failure { kind: FailureKind::Internal, message });
+    if let Err(error) = context.store.finish(claim, end).await {
+        tracing::warn!(job = %claim.job, %error, "cannot fail the job");
+    }
+    context.records.refresh(claim.job).await;
+    if let Some(active) = context.active.get(claim.job).filter(|active| active.claim == *claim) {
+        context.active.release(&active);
+    }
+}
+
+/// A run that is alive, or has ended and was not judged yet.
+struct CurrentRun {
+    number: u32,
+    run: Run,
+    record: RunRecord,
+    started_at: Timestamp,
+}
+
+/// The last run that was followed to its end.
+struct EndedRun {
+    number: u32,
+    report: RunReport,
+    /// Is false once a later run was started.
+    is_newest: bool,
+}
+
+struct JobRunner<'a> {
+    context: &'a RunnerContext,
+    active: &'a ActiveJob,
+    files: JobFiles,
+    claim: Claim,
+    job: &'a Job,
+    slot: JobSlot,
+    /// The flush of the job's row, which the first process must not precede. Only a job that was claimed as it was inserted has one,
+    /// so it also means that the job has no files.
+    flush: Option<FlushTicket>,
+    guards: Vec<LockGuard>,
+    events: EventLog,
+    last_run: Option<EndedRun>,
+    /// Is true if the model said or did anything in a run that was followed.
+    model_spoke: bool,
+}
+
+impl JobRunner<'_> {
+    async fn run(&mut self, mode: StartMode) -> Disposition {
+        let (mut sequence, mut current) = match mode {
+            StartMode::Reattach { run, record, guards } => {
+                self.guards.extend(guards);
+                self.files.remove(PAUSE);
+                match self.attach(run, *record).await {
+                    Ok((sequence, current)) => (sequence, current),
+                    Err(disposition) => return disposition,
+                }
+            }
+            StartMode::Fresh | StartMode::Preclaimed { .. } => (self.pending_sequence(), None),
+        };
+        self.load_earlier_events(current.as_ref().map(|current| current.number)).await;
+        loop {
+            let run = match current.take() {
+                Some(run) => run,
+                None => match self.start(&sequence).await {
+                    Ok(run) => run,
+                    Err(disposition) => return add_earlier_runs(disposition, &sequence),
+                },
+            };
+            let (outcome, report) = match self.follow(&run).await {
+                Ok(ended) => ended,
+                Err(disposition) => return add_earlier_runs(disposition, &sequence),
+            };
+            let ended_at = Timestamp::from_millis(report.ended_at_ms);
+            self.last_run = Some(EndedRun { number: run.number, report, is_newest: true });
+            let facts = JobFacts {
+                call: &self.job.order.call,
+                max_resume_attempts: self.context.settings.max_resume_attempts,
+                stop: self.active.stop_reason(),
+            };
+            let delay = match decide::after_run(outcome, &mut sequence, facts) {
+                NextStep::Resume { after } => after,
+                NextStep::Finish(end) => {
+                    let end = JobEnd { ended_at: Some(ended_at), ..*end };
+                    return Disposition::Finished(Box::new(end));
+                }
+                step => return self.leave(step, &sequence),
+            };
+            self.link_run(run.number);
+            self.active.set_waiting(WaitReason::Backoff { delay }, self.context.store.now());
+            tokio::select! {
+                biased;
+                // Only this runner knows how far the sequence has come.
+                () = self.context.shutdown.detaching() => return self.leave(NextStep::Suspend, &sequence),
+                reason = self.active.stop_requested() => {
+                    return self.leave(decide::between_runs(reason, &sequence), &sequence);
+                }
+                () = tokio::time::sleep(delay) => {}
+            }
+        }
+    }
+
+    /// Turns a step other than another run into a disposition.
+    fn leave(&self, step: NextStep, sequence: &RunSequence) -> Disposition {
+        match step {
+            NextStep::Finish(end) => Disposition::Finished(end),
+            NextStep::Requeue(end) => Disposition::Interrupted(end),
+            NextStep::Pause { after } | NextStep::Resume { after } => match self.pause(sequence, after) {
+                Ok(paused) => paused,
+                Err(error) => add_earlier_runs(failed(cannot_write(&error)), sequence),
+            },
+            // If it cannot be written, the next service finds the job as it was before the last run.
+            NextStep::Suspend => self.pause(sequence, Duration::ZERO).unwrap_or(Disposition::Detached),
+            NextStep::Detach => Disposition::Detached,
+        }
+    }
+
+    fn pause(&self, sequence: &RunSequence, after: Duration) -> std::io::Result<Disposition> {
+        self.files.replace(PAUSE, sequence)?;
+        Ok(Disposition::Paused { until: self.context.store.now().plus(after) })
+    }
+
+    /// Attaches to a run of an earlier service; none if it was never started.
+    async fn attach(
+        &mut self,
+        number: u32,
+        record: RunRecord,
+    ) -> Result<(RunSequence, Option<CurrentRun>), Disposition> {
+        let sequence = record.sequence.clone();
+        let Some(run) = self.find_run(number).await? else {
+            self.slot.release();
+            return Ok((sequence, None));
+        };
+        self.context.nested.restore_run(&self.context.store, self.job, &run).await;
+        let status = run.spool().status().ok().flatten();
+        let started_at = status.map(|status| Timestamp::from_millis(status.started_at_ms));
+        let started_at = started_at.unwrap_or_else(|| self.context.store.now());
+        Ok((sequence, Some(CurrentRun { number, run, record, started_at })))
+    }
+
+    /// Finds a run that may be alive; none if it was never started.
+    async fn find_run(&self, number: u32) -> Result<Option<Run>, Disposition> {
+        let directory = self.files.run(number);
+        loop {
+            let error = match supervisor::attach(&directory).await {
+                Ok(run) => return Ok(Some(run)),
+                Err(error) => error,
+            };
+            let has_supervisor = || !matches!(Spool::at(&directory).is_held(), Ok(false));
+            let newest_run = NewestRun::Current(AttachProbe::from_error(&error, has_supervisor));
+            match plan_recovery(Orphan { is_local: true, has_directory: true, newest_run }) {
+                RecoveryPlan::Restart => return Ok(None),
+                RecoveryPlan::Fail { stop } => {
+                    if stop {
+                        self.stop_unreadable(number).await?;
+                    }
+                    return Err(failed(cannot_follow(&error)));
+                }
+                RecoveryPlan::Retry | RecoveryPlan::Reattach | RecoveryPlan::Requeue => {
+                    self.back_off(&error).await?;
+                }
+            }
+        }
+    }
+
+    /// Stops a run that can only be found by its directory. Retries until it is known to be gone.
+    async fn stop_unreadable(&self, number: u32) -> Result<(), Disposition> {
+        loop {
+            let directory = self.files.run(number);
+            let stopped =
+                tokio::task::spawn_blocking(move || supervisor::stop_unreadable_run(&directory)).await;
+            match stopped.map_err(std::io::Error::other).and_then(|stopped| stopped) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.back_off(&error).await?,
+            }
+        }
+    }
+
+    /// Backs off after a transient local error. Fails if the service is detaching.
+    async fn back_off(&self, error: &(dyn std::error::Error + Send + Sync)) -> Result<(), Disposition> {
+        tracing::warn!(job = %self.job.id, %error, "cannot follow the run; trying again");
+        tokio::select! {
+            () = self.context.shutdown.detaching() => Err(Disposition::Detached),
+            () = tokio::time::sleep(RETRY_DELAY) => Ok(()),
+        }
+    }
+
+    /// Loads the events of earlier runs, which this runner has not followed, if the caller wants events.
+    async fn load_earlier_events(&mut self, current: Option<u32>) {
+        if !self.job.order.expose_stream || self.flush.is_some() {
+            return;
+        }
+        let mut runs = self.files.runs();
+        runs.retain(|run| Some(*run) != current);
+        if runs.is_empty() {
+            return;
+        }
+        let (files, agent) = (self.files.clone(), self.job.order.call.agent);
+        let loaded = tokio::task::spawn_blocking(move || {
+            let mut events = EventLog::default();
+            for run in runs {
+                events.push_output(&Spool::at(files.run(run)).output(), agent)?;
+            }
+            Ok(events)
+        });
+        match loaded.await.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Ok(events) => self.events = events,
+            Err(error) => {
+                tracing::warn!(job = %self.job.id, %error, "cannot read the events of an earlier run");
+            }
+        }
+    }
+
+    /// Returns the runs that are still to do: all of them, or the rest after a pause or a lost run.
+    fn pending_sequence(&self) -> RunSequence {
+        let call = &self.job.order.call;
+        let fresh = || RunSequence::new(call.clone(), self.context.settings.max_resume_attempts);
+        if self.flush.is_some() {
+            return fresh();
+        }
+        // The file stays until the next run is about to start, so that a crash before that loses nothing.
+        if let Some(sequence) = self.files.read::<RunSequence>(PAUSE) {
+            return sequence;
+        }
+        let Some(lost) = self.files.runs().last().copied() else { return fresh() };
+        let record = self.files.read::<RunRecord>(&RunRecord::file_name(lost));
+        let mut sequence = record.map_or_else(fresh, |record| record.sequence);
+        sequence.add_elapsed(runs::duration(&self.files, lost));
+        if let Some(session) = runs::reported_session(&self.files, lost, call.agent)
+            && sequence.spec().agent_name.is_none()
+        {
+            sequence.resume_lost_run(continue_prompt(&call.prompt), session);
+        }
+        sequence
+    }
+
+    /// Points the job's `output` and `error` symlinks at a run.
+    fn link_run(&self, number: u32) {
+        if let Err(error) = self.files.link_run(number) {
+            tracing::warn!(job = %self.job.id, %error, "cannot link the output of the run");
+        }
+    }
+}
+
+/// Waits until a job must not start another run.
+async fn interrupted(context: &RunnerContext, active: &ActiveJob) -> StopReason {
+    tokio::select! {
+        biased;
+        // Detach wins over cancel: locks are released, and the agents of other jobs keep running.
+        () = context.shutdown.detaching() => StopReason::Detach,
+        reason = active.stop_requested() => reason,
+        () = context.shutdown.draining() => StopReason::Drain,
+    }
+}
+
+/// Adds the outcome of earlier runs to a job that ends without one of its own.
+fn add_earlier_runs(disposition: Disposition, sequence: &RunSequence) -> Disposition {
+    let add = |end: Box<JobEnd>| Box::new(decide::with_earlier_runs(*end, sequence));
+    match disposition {
+        Disposition::Finished(end) => Disposition::Finished(add(end)),
+        Disposition::Interrupted(end) => Disposition::Interrupted(add(end)),
+        other => other,
+    }
+}
+
+fn failed(failure: Failure) -> Disposition {
+    let mut end = JobEnd::failed(failure);
+    if let Some(Failure { kind: FailureKind::Deadline { .. }, .. }) = &end.failure {
+        end.how = TerminalState::Timeout;
+    }
+    Disposition::Finished(Box::new(end))
+}

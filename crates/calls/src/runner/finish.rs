@@ -1,0 +1,161 @@
+//! Stores the disposition of a job.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{Job, JobEnd, RunReport, RunState, SandboxReport, TreeEnd};
+use store::{Committed, Finished, FlushTicket, StoreError};
+use supervisor::Spool;
+
+use super::{Disposition, JobRunner};
+use crate::claims;
+use crate::metadata::JobMetadata;
+
+/// The delay before a failed write or flush is retried.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Why the store did not accept a write.
+enum NotAccepted {
+    /// The job has ended already, belongs to another owner, or has no attempt left.
+    Refused(StoreError),
+    /// The service is detaching.
+    Detached,
+}
+
+impl JobRunner<'_> {
+    /// Stores the disposition and writes the job's files. A durable end is cached.
+    pub(super) async fn apply(&self, disposition: Disposition) {
+        let ended = match disposition {
+            Disposition::Detached => return,
+            Disposition::Finished(end) => self.finish(*end).await,
+            Disposition::Paused { until } => {
+                let store = &self.context.store;
+                let _ = self.retry_until_accepted(|| store.pause_until(&self.claim, until)).await;
+                None
+            }
+            Disposition::Interrupted(end) => self.requeue(*end).await,
+        };
+        match ended {
+            Some(Committed { value: Finished { job, .. }, flush }) => self.publish(job, &flush).await,
+            None => self.context.records.refresh(self.job.id).await,
+        }
+    }
+
+    /// Publishes an end that is committed. Files and answer are written while it is flushed; waiters return when the job is released,
+    /// which is afterwards.
+    async fn publish(&self, job: Job, flush: &FlushTicket) {
+        self.context.records.write(&job);
+        let job = Arc::new(job);
+        self.active.publish_end(Arc::clone(&job));
+        if self.wait_until_durable(flush).await {
+            self.context.recent.insert(job);
+        }
+    }
+
+    /// Waits until the end of the job is durable. Returns false if the service detaches first.
+    async fn wait_until_durable(&self, flush: &FlushTicket) -> bool {
+        let mut flushed = flush.flushed().await;
+        while let Err(error) = flushed {
+            tracing::warn!(job = %self.job.id, %error, "the end of the job is not durable; trying again");
+            tokio::select! {
+                () = self.context.shutdown.detaching() => return false,
+                () = tokio::time::sleep(RETRY_DELAY) => {}
+            }
+            flushed = self.context.store.sync().await;
+        }
+        true
+    }
+
+    /// Requeues a job whose run was lost, or ends it if no attempt is left.
+    async fn requeue(&self, end: JobEnd) -> Option<Committed<Finished>> {
+        match self.retry_until_accepted(|| claims::requeue(&self.context.store, &self.claim)).await {
+            Ok(()) => {
+                self.context.wake.notify_one();
+                None
+            }
+            Err(NotAccepted::Refused(error)) if claims::is_out_of_attempts(&error) => self.finish(end).await,
+            Err(_) => None,
+        }
+    }
+
+    async fn finish(&self, end: JobEnd) -> Option<Committed<Finished>> {
+        let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
+        let metadata = JobMetadata {
+            model_spoke: self.model_spoke && !end.has_answer,
+            tree: self.tree_end(),
+            report: self.report(),
+        };
+        let events = self.job.order.expose_stream.then_some(&self.events);
+        let has_answer = end.has_answer || self.model_spoke;
+        let mut end = JobEnd { metadata: metadata.to_json(events), has_answer, ..end };
+        if let Some(response) = response {
+            end = end.with_exchange(self.job.order.call.prompt.clone(), response);
+        }
+        let store = &self.context.store;
+        self.retry_until_accepted(|| store.commit_end(&self.claim, end.clone())).await.ok()
+    }
+
+    /// Returns the least certain end of all process trees of the job.
+    fn tree_end(&self) -> Option<TreeEnd> {
+        if let Some(last) = self.last_run.as_ref().filter(|last| last.number == 1 && last.is_newest) {
+            return Some(last.report.tree);
+        }
+        let end_of = |number: &u32| match Spool::at(self.files.run(*number)).status().ok()??.state {
+            RunState::Ended(report) => Some(report.tree),
+            RunState::Running { .. } => None,
+        };
+        let doubt = |end: &TreeEnd| match end {
+            TreeEnd::ProvenEmpty => 0,
+            TreeEnd::SweptByIdentity => 1,
+            TreeEnd::LeftAlive { .. } => 2,
+        };
+        self.files.runs().iter().filter_map(end_of).max_by_key(doubt)
+    }
+
+    /// Returns the report of the last run, with the quarantined paths and the counted commits of the earlier ones.
+    fn report(&self) -> Option<RunReport> {
+        let last = self.last_run.as_ref()?;
+        let mut report = last.report.clone();
+        let confined_in = |number: u32| match Spool::at(self.files.run(number)).status().ok()??.state {
+            RunState::Ended(RunReport { sandbox: Some(SandboxReport::Confined(confined)), .. }) => {
+                Some(confined)
+            }
+            _ => None,
+        };
+        if let Some(SandboxReport::Confined(confined)) = &mut report.sandbox {
+            let mut quarantined = Vec::new();
+            let earlier = self.files.runs().into_iter().filter(|number| *number != last.number);
+            for mut earlier in earlier.filter_map(confined_in) {
+                quarantined.append(&mut earlier.quarantined);
+                confined.commits_without_hooks += earlier.commits_without_hooks;
+                confined.unsigned_commits += earlier.unsigned_commits;
+            }
+            quarantined.append(&mut confined.quarantined);
+            confined.quarantined = quarantined;
+        }
+        Some(report)
+    }
+
+    /// Repeats a write until the store accepts it or refuses it for good.
+    async fn retry_until_accepted<T, F>(&self, write: impl Fn() -> F) -> Result<T, NotAccepted>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        loop {
+            let error = match write().await {
+                Ok(accepted) => return Ok(accepted),
+                Err(error) => error,
+            };
+            if error.refusal().is_some() || matches!(error, StoreError::NoSuchJob { .. }) {
+                tracing::info!(job = %self.job.id, %error, "the store has refused the state of the job");
+                return Err(NotAccepted::Refused(error));
+            }
+            tracing::warn!(job = %self.job.id, %error, "cannot store the state of the job; trying again");
+            tokio::select! {
+                // The spool still holds the outcome for the next service.
+                () = self.context.shutdown.detaching() => return Err(NotAccepted::Detached),
+                () = tokio::time::sleep(RETRY_DELAY) => {}
+            }
+        }
+    }
+}

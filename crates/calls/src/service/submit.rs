@@ -1,0 +1,216 @@
+//! Submits calls: validates them, stores them as jobs, and recognizes repeated ones.
+
+use std::path::{Path, PathBuf};
+
+use model::{CallSpec, Job, JobId, NewJob, SessionChoice, Timestamp};
+use store::{StoreError, Submitted};
+
+use super::JobService;
+use crate::caller_environment::CallerEnvironment;
+use crate::error::CallError;
+use crate::files::JobFiles;
+
+/// A call and the options of its submission.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallRequest {
+    /// The call. With [`SessionChoice::ContinueLatest`] it resumes the last session of the task.
+    pub call: CallSpec,
+    /// The tool through which it is submitted.
+    pub tool: String,
+    /// The caller's name for the task; by default the name of the tool.
+    pub task: Option<String>,
+    /// Two requests with the same key are one job.
+    pub idempotency_key: Option<String>,
+    /// The job whose agent submits the call.
+    pub parent: Option<JobId>,
+    /// Is true if the caller does not wait for the job.
+    pub fire_and_forget: bool,
+    /// Is true if the answer includes the agent's events.
+    pub expose_stream: bool,
+    /// The caller's environment for agents; by default the service's own.
+    pub environment: Option<CallerEnvironment>,
+}
+
+impl CallRequest {
+    /// Returns a request with default options.
+    pub fn new(call: CallSpec, tool: impl Into<String>) -> Self {
+        Self {
+            call,
+            tool: tool.into(),
+            task: None,
+            idempotency_key: None,
+            parent: None,
+            fire_and_forget: false,
+            expose_stream: false,
+            environment: None,
+        }
+    }
+}
+
+/// A job that is durable.
+#[derive(Debug, Clone)]
+pub struct SubmittedJob {
+    /// The job.
+    pub job: JobId,
+    /// The time of its creation.
+    pub created_at: Timestamp,
+    /// Is false if an earlier request with the same key created the job.
+    pub is_new: bool,
+    /// The number of secrets that were redacted in its texts.
+    pub redactions: usize,
+    /// Its files.
+    pub files: JobFiles,
+}
+
+impl JobService {
+    /// Submits a call. Fails if it could not be launched right now; once this returns a job, the job survives a crash.
+    pub async fn submit(&self, request: CallRequest) -> Result<SubmittedJob, CallError> {
+        self.0.health.check().map_err(StoreError::from)?;
+        let (call, tool, key) = (request.call.clone(), request.tool.clone(), request.idempotency_key.clone());
+        let environment = request.environment.clone();
+        if let Some(environment) = &environment {
+            self.0.store.redact_values(&environment.secrets());
+        }
+        let submitted = match self.validate(request).await {
+            Ok(order) => self.store_job(order, environment).await?,
+            // A repeated request is the same call, even if its directory or its agent is gone by now.
+            Err(error) => match self.find_by_key(key.as_deref()).await? {
+                Some(job) => {
+                    self.0.store.sync().await?;
+                    Submitted { job, is_new: false, redactions: 0, claimed: None }
+                }
+                None => return Err(error),
+            },
+        };
+        if !submitted.is_new && !self.is_same_call(&submitted.job.order, &call, &tool) {
+            return Err(CallError::KeyOfAnother { key: key.unwrap_or_default(), job: submitted.job.id });
+        }
+        Ok(self.submitted_job(&submitted))
+    }
+
+    /// Submits an ended job again as a new one, with the environment of the caller.
+    pub async fn retry(
+        &self,
+        job: JobId,
+        environment: Option<CallerEnvironment>,
+    ) -> Result<SubmittedJob, CallError> {
+        if let Some(environment) = &environment {
+            self.0.store.redact_values(&environment.secrets());
+        }
+        let order = self.0.store.new_job_for_retry(job).await?;
+        Ok(self.submitted_job(&self.store_job(order, environment).await?))
+    }
+
+    fn submitted_job(&self, submitted: &Submitted) -> SubmittedJob {
+        let Submitted { job, is_new, redactions, .. } = submitted;
+        SubmittedJob {
+            job: job.id,
+            created_at: job.created_at,
+            is_new: *is_new,
+            redactions: if *is_new { *redactions } else { 0 },
+            files: self.files(job.id),
+        }
+    }
+
+    /// Stores a job. The caller's environment is written before it, so that the claiming service finds it.
+    async fn store_job(
+        &self,
+        order: NewJob,
+        environment: Option<CallerEnvironment>,
+    ) -> Result<Submitted, CallError> {
+        let id = self.0.store.new_id()?;
+        if let Some(environment) = environment {
+            let written = self.0.environments.write(id, &environment);
+            let folder = &self.0.settings.state;
+            written.map_err(|source| CallError::State { folder: folder.clone(), source })?;
+        }
+        let parent = order.parent;
+        self.0.nested.lend_slot(parent, id);
+        let submitted = self.0.scheduler.submit(id, order).await;
+        let may_exist = match &submitted {
+            Ok(submitted) => submitted.job.id == id,
+            Err(error) => matches!(error, StoreError::Unconfirmed { .. }),
+        };
+        if !may_exist {
+            self.0.nested.return_slot(parent, id);
+            self.0.environments.remove(id);
+        }
+        Ok(submitted?)
+    }
+
+    /// Resolves the directories and the session of a call, and checks that it can be launched.
+    async fn validate(&self, request: CallRequest) -> Result<NewJob, CallError> {
+        let CallRequest {
+            mut call,
+            tool,
+            task,
+            idempotency_key,
+            parent,
+            fire_and_forget,
+            expose_stream,
+            environment,
+        } = request;
+        if self.0.shutdown.is_draining() {
+            return Err(CallError::Closing);
+        }
+        self.0.nested.check_depth(parent)?;
+        let task = task.unwrap_or_else(|| tool.clone());
+        let home = self.0.home.clone();
+        call.cwd = resolve_directory(&call.cwd)?;
+        if call.session == SessionChoice::ContinueLatest {
+            let last = self.0.store.last_session(call.agent, &task, &home).await?;
+            let last =
+                last.ok_or_else(|| CallError::NoEarlierSession { task: task.clone(), agent: call.agent })?;
+            // A session is about its directory, and most agents find it nowhere else.
+            if Path::new(&last.cwd) != call.cwd {
+                return Err(CallError::SessionElsewhere { task, agent: call.agent, folder: last.cwd.into() });
+            }
+            call.session = SessionChoice::Resume(last.session);
+        }
+        for directory in &mut call.add_dirs {
+            *directory = resolve_directory(directory)?;
+        }
+        self.0.launcher.check(&call, environment.as_ref()).await?;
+        Ok(NewJob {
+            task,
+            idempotency_key,
+            parent,
+            fire_and_forget,
+            expose_stream,
+            max_attempts: self.0.settings.max_attempts,
+            ..NewJob::new(call, tool, home)
+        })
+    }
+
+    async fn find_by_key(&self, key: Option<&str>) -> Result<Option<Job>, CallError> {
+        let Some(key) = key else { return Ok(None) };
+        Ok(self.0.store.find_by_key(&self.0.home, key).await?)
+    }
+
+    /// Returns whether a job is the result of the same call, as far as its caller can tell.
+    fn is_same_call(&self, job: &NewJob, call: &CallSpec, tool: &str) -> bool {
+        let mut prompt = call.prompt.clone();
+        // The stored prompt is redacted.
+        self.0.store.redact(&mut prompt);
+        // A directory that is gone existed when the call was submitted.
+        let same_directory = call.cwd.canonicalize().map_or(true, |cwd| cwd == job.call.cwd);
+        let same_session = call.session == SessionChoice::ContinueLatest || call.session == job.call.session;
+        job.tool == tool
+            && job.call.agent == call.agent
+            && job.call.prompt == prompt
+            && job.call.model == call.model
+            && job.call.mode == call.mode
+            && same_directory
+            && same_session
+    }
+}
+
+/// Resolves the symbolic links of a directory: the sandbox must not depend on a link that may change later.
+fn resolve_directory(directory: &Path) -> Result<PathBuf, CallError> {
+    let folder = || directory.to_owned();
+    if !directory.is_absolute() {
+        return Err(CallError::CwdIsRelative { folder: folder() });
+    }
+    let resolved = directory.canonicalize().map_err(|source| CallError::Cwd { folder: folder(), source })?;
+    if resolved.is_dir() { Ok(resolved) } else { Err(CallError::CwdIsNoFolder { folder: folder() }) }
+}
