@@ -170,11 +170,7 @@ pub fn prepare(
         }
         _ => (None, None),
     };
-    let temporary = if namespaces {
-        TemporaryFiles::Private
-    } else {
-        TemporaryFiles::without_namespaces(command, &layout)
-    };
+    let temporary = TemporaryFiles::select(verified.tier, command, &layout);
     if let TemporaryFiles::Directory(directory) = &temporary {
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(SandboxRejection::Files)?;
     }
@@ -203,17 +199,8 @@ pub fn prepare(
     }
     let spec = spec.to_file().map_err(SandboxRejection::Files)?;
     let spec = inherited.add(spec).map_err(SandboxRejection::Files)?;
-    let executable_path = PathBuf::from(format!("/proc/self/fd/{executable}"));
-    let launcher_args =
-        [LAUNCHER_ARGUMENT.to_owned(), spec.to_string(), event_sink.to_string()].map(OsString::from);
-    let (program, args) = match mechanisms.bubblewrap.clone().filter(|_| namespaces) {
-        Some(bubblewrap) => {
-            let start = bubblewrap::arguments(&confinement.network).into_iter().chain(["--"]);
-            let start = start.map(OsString::from).chain([executable_path.into_os_string()]);
-            (bubblewrap, start.chain(launcher_args).collect())
-        }
-        None => (executable_path, launcher_args.to_vec()),
-    };
+    let bubblewrap = mechanisms.bubblewrap.clone().filter(|_| namespaces);
+    let (program, args) = launcher_command(bubblewrap, &confinement.network, [executable, spec, event_sink]);
     // If it cannot be created after all, the report says so.
     let delegated =
         mechanisms.cgroup.as_ref().filter(|cgroup| cgroup.is_needed(confinement.bounds, namespaces));
@@ -241,6 +228,26 @@ pub fn prepare(
         git_read_only,
         exposed,
     })
+}
+
+/// Returns the program and the arguments that start the launcher, in namespaces if there is a bubblewrap. The descriptors are those of the
+/// executable, the spec and the event pipe.
+fn launcher_command(
+    bubblewrap: Option<PathBuf>,
+    network: &Network,
+    [executable, spec, event_sink]: [i32; 3],
+) -> (PathBuf, Vec<OsString>) {
+    let executable = PathBuf::from(format!("/proc/self/fd/{executable}"));
+    let launcher_args =
+        [LAUNCHER_ARGUMENT.to_owned(), spec.to_string(), event_sink.to_string()].map(OsString::from);
+    match bubblewrap {
+        Some(bubblewrap) => {
+            let start = bubblewrap::arguments(network).into_iter().chain(["--"]);
+            let start = start.map(OsString::from).chain([executable.into_os_string()]);
+            (bubblewrap, start.chain(launcher_args).collect())
+        }
+        None => (executable, launcher_args.to_vec()),
+    }
 }
 
 /// Rejects a required policy that cannot be fully enforced in these workspaces.
@@ -368,9 +375,12 @@ enum TemporaryFiles {
 }
 
 impl TemporaryFiles {
-    /// Shares the machine's directories, unless a path in them must not be written or seen: Landlock cannot revoke access below an
-    /// allowed directory.
-    fn without_namespaces(command: &SandboxedCommand<'_>, layout: &Layout) -> Self {
+    /// Selects the location. Without namespaces the machine's directories are shared, unless a path in them must not be written or seen:
+    /// Landlock cannot revoke access below an allowed directory.
+    fn select(tier: Tier, command: &SandboxedCommand<'_>, layout: &Layout) -> Self {
+        if tier == Tier::Namespaces {
+            return Self::Private;
+        }
         let confinement = command.confinement;
         let read = confinement.roots.iter().filter(|root| root.access == RootAccess::Read);
         let read = read.map(|root| root.path.as_path());

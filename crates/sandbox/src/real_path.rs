@@ -85,7 +85,7 @@ mod tests {
                     assert_eq!((ours.is_directory, &ours.path), (canonical.is_dir(), &canonical));
                 }
                 (Err(ours), Err(canonical)) => {
-                    assert_eq!(ours.kind(), canonical.kind(), "{}", path.display())
+                    assert_eq!(ours.kind(), canonical.kind(), "{}", path.display());
                 }
                 other => panic!("{}: {other:?}", path.display()),
             }

@@ -198,7 +198,7 @@ fn run_probe(prepared: PreparedSandbox, tier: Tier) -> Result<Vec<Escape>, Sandb
     let is_done = output.read_until(&mut child, |text| text.ends_with(&format!("{DONE}\n")));
     // SIGKILL, as abrupt as the death of a supervisor.
     let _ = child.kill();
-    let is_gone = tier != Tier::Namespaces || output.read_until_closed(&mut child);
+    let all_exited = tier != Tier::Namespaces || output.read_until_closed(&mut child);
     let _ = child.wait();
     let mut error_output = String::new();
     if let Some(mut stderr) = child.stderr.take() {
@@ -214,9 +214,9 @@ fn run_probe(prepared: PreparedSandbox, tier: Tier) -> Result<Vec<Escape>, Sandb
     }
     if tier == Tier::Namespaces {
         let said =
-            if is_gone { "killed with the sandbox" } else { "still running after the kill" }.to_owned();
+            if all_exited { "killed with the sandbox" } else { "still running after the kill" }.to_owned();
         let (tried, safeguard) = ("outlive the kill".to_owned(), SafeguardName::Lifetime);
-        escapes.push(Escape { tried, safeguard, stopped: is_gone, said });
+        escapes.push(Escape { tried, safeguard, stopped: all_exited, said });
     }
     Ok(escapes)
 }
