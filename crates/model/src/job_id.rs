@@ -1,4 +1,4 @@
-//! Ids of jobs and exchanges: UUIDv7, which sort by creation time.
+//! Ids of jobs and exchanges: version 7 UUIDs, which sort by creation time.
 
 use std::fmt;
 use std::str::FromStr;

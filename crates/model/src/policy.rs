@@ -159,7 +159,7 @@ pub enum Network {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bounds {
-    /// The number of processes and threads. RLIMIT_NPROC does not apply to root.
+    /// The number of processes and threads. `RLIMIT_NPROC` does not apply to root.
     pub processes: Option<u64>,
     /// The memory of all processes. Needs a delegated cgroup.
     pub memory_bytes: Option<u64>,
