@@ -2,7 +2,7 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `status.json` | [`Status`], replaced as a whole whenever it changes |
+//! | `status.json` | [`StatusFile`], replaced as a whole whenever it changes |
 //! | `output`, `error` | stdout and stderr of the agent: links to the files of the newest run |
 //! | `result.json` | [`crate::Answer`], once the job has ended; written before `status.json` reports the end |
 //! | `runs/1`, `runs/2` … | the spool of each run; `runs/1.json` … are their records |
@@ -41,7 +41,7 @@ pub enum Stream {
 
 /// The content of `status.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct StatusFile {
     /// The job.
     pub job_id: JobId,
     /// Its state.
@@ -60,8 +60,8 @@ pub struct Status {
     pub pid: Option<i32>,
 }
 
-impl Status {
-    fn of(job: &Job, now: StateName, pid: Option<i32>) -> Self {
+impl StatusFile {
+    fn new(job: &Job, now: StateName, pid: Option<i32>) -> Self {
         let millis = |at: Option<Timestamp>| at.map(Timestamp::as_millis);
         let paused_until = match job.progress.state {
             model::JobState::Paused { until } => Some(until),
@@ -82,7 +82,7 @@ impl Status {
 
 /// A part of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct OutputPart {
     /// The bytes.
     pub bytes: Vec<u8>,
     /// The offset of the first byte.
@@ -108,7 +108,7 @@ impl JobFiles {
         &self.directory
     }
 
-    /// Returns the path of [`Status`].
+    /// Returns the path of [`StatusFile`].
     pub fn status(&self) -> PathBuf {
         self.directory.join("status.json")
     }
@@ -131,7 +131,7 @@ impl JobFiles {
 
     /// Returns whether all files of an ended job are written.
     pub(crate) fn are_complete(&self) -> bool {
-        let status: Option<Status> = self.read("status.json");
+        let status: Option<StatusFile> = self.read("status.json");
         status.is_some_and(|status| status.status.ended().is_some())
             && self.result().exists()
             && self.has_record()
@@ -152,7 +152,7 @@ impl JobFiles {
     }
 
     pub(crate) fn write_status(&self, job: &Job, now: StateName, pid: Option<i32>) -> io::Result<()> {
-        self.replace("status.json", &Status::of(job, now, pid))
+        self.replace("status.json", &StatusFile::new(job, now, pid))
     }
 
     /// Creates the directory of a submitted job. Errors are only logged: the runner reports them again.
@@ -165,7 +165,7 @@ impl JobFiles {
 
     /// Writes the status of a submitted job, unless its runner has already written a later one.
     fn write_first_status(&self, job: &Job) -> io::Result<()> {
-        self.write_first("status.json", &Status::of(job, job.progress.state.name(), None))
+        self.write_first("status.json", &StatusFile::new(job, job.progress.state.name(), None))
     }
 
     /// Writes a file unless it exists.
@@ -254,7 +254,7 @@ impl JobFiles {
     }
 
     /// Reads a part of the concatenated output of all runs.
-    pub(crate) fn read_part(&self, stream: Stream, offset: u64, limit: usize) -> io::Result<Part> {
+    pub(crate) fn read_part(&self, stream: Stream, offset: u64, limit: usize) -> io::Result<OutputPart> {
         let (mut bytes, mut total) = (Vec::new(), 0);
         for run in self.runs() {
             let spool = Spool::at(self.run(run));
@@ -276,7 +276,7 @@ impl JobFiles {
             }
             total += size;
         }
-        Ok(Part { bytes, offset: offset.min(total), total })
+        Ok(OutputPart { bytes, offset: offset.min(total), total })
     }
 
     /// Returns the newest run that was started. A run that could not be started has no status.
@@ -362,8 +362,8 @@ mod tests {
         }
         let part = |offset, limit| files.read_part(Stream::Output, offset, limit).unwrap();
         assert_eq!(part(0, 100).bytes, b"first second tenth");
-        assert_eq!(part(4, 6), Part { bytes: b"t seco".to_vec(), offset: 4, total: 18 });
-        assert_eq!(part(99, 6), Part { bytes: Vec::new(), offset: 18, total: 18 });
+        assert_eq!(part(4, 6), OutputPart { bytes: b"t seco".to_vec(), offset: 4, total: 18 });
+        assert_eq!(part(99, 6), OutputPart { bytes: Vec::new(), offset: 18, total: 18 });
         assert_eq!(files.read_part(Stream::Error, 0, 9).unwrap().total, 0);
     }
 
@@ -373,7 +373,8 @@ mod tests {
         let call = model::CallSpec::new(model::AgentKind::Rehearsal, "x", "/");
         let order = model::NewJob::new(call, "call", model::Placement::Host("here".into()));
         let job = Job::new(JobId::new(Timestamp::from_millis(1), [0; 10]), order, Timestamp::from_millis(1));
-        let told = || serde_json::from_slice::<Status>(&fs::read(files.status()).unwrap()).unwrap().status;
+        let told =
+            || serde_json::from_slice::<StatusFile>(&fs::read(files.status()).unwrap()).unwrap().status;
         files.write_first_status(&job).unwrap();
         assert_eq!(told(), StateName::Queued);
         files.write_status(&job, StateName::Completed, None).unwrap();

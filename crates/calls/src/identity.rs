@@ -20,7 +20,7 @@ const FILE: &str = "identity.json";
 
 /// The identity of a state directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Identity {
+pub(crate) struct StateIdentity {
     id: Uuid,
     /// The host part of the placement of its jobs: the id, or the host name for a directory that is older than its id.
     home: String,
@@ -39,12 +39,12 @@ struct Place {
 /// An identity and whether the directory was moved.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub identity: Identity,
+    pub identity: StateIdentity,
     /// Is true if the directory is where it was when it was last opened.
     pub is_in_place: bool,
 }
 
-impl Identity {
+impl StateIdentity {
     /// Reads or creates the identity of a directory. The caller holds the directory's lock. If the directory was moved, the caller writes
     /// the identity once it is known not to be a copy of a directory in use.
     pub fn open(state: &Path) -> io::Result<Opened> {
@@ -114,11 +114,11 @@ mod tests {
     #[test]
     fn identity_stays_the_same_under_every_spelling() {
         let directory = tempfile::tempdir().unwrap();
-        let first = Identity::open(directory.path()).unwrap();
+        let first = StateIdentity::open(directory.path()).unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(directory.path(), &link).unwrap();
         for spelling in [directory.path().join("."), link.join("."), link] {
-            let again = Identity::open(&spelling).unwrap();
+            let again = StateIdentity::open(&spelling).unwrap();
             assert_eq!((again.identity, again.is_in_place), (first.identity.clone(), true));
         }
     }
@@ -126,19 +126,22 @@ mod tests {
     #[test]
     fn copied_directory_is_recognized() {
         let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let first = Identity::open(one.path()).unwrap().identity;
+        let first = StateIdentity::open(one.path()).unwrap().identity;
         fs::copy(one.path().join(FILE), other.path().join(FILE)).unwrap();
-        let copy = Identity::open(other.path()).unwrap();
+        let copy = StateIdentity::open(other.path()).unwrap();
         assert_eq!((copy.identity.id, copy.is_in_place), (first.id, false));
-        assert!(!Identity::open(other.path()).unwrap().is_in_place, "told until it is written");
+        assert!(!StateIdentity::open(other.path()).unwrap().is_in_place, "told until it is written");
         copy.identity.write(other.path()).unwrap();
-        assert!(Identity::open(other.path()).unwrap().is_in_place);
+        assert!(StateIdentity::open(other.path()).unwrap().is_in_place);
     }
 
     #[test]
     fn jobs_of_an_older_version_keep_their_home() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir_all(directory.path().join("jobs/one")).unwrap();
-        assert_eq!(Identity::open(directory.path()).unwrap().identity.home(), Placement::Host(host_name()));
+        assert_eq!(
+            StateIdentity::open(directory.path()).unwrap().identity.home(),
+            Placement::Host(host_name())
+        );
     }
 }

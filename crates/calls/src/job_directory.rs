@@ -9,7 +9,7 @@ use serde_json::Value;
 use store::RestoredJob;
 use supervisor::open_regular;
 
-use crate::files::{JobFiles, RECORD, Status};
+use crate::files::{JobFiles, RECORD, StatusFile};
 use crate::metadata::MODEL_SPOKE;
 use crate::run_record::RunRecord;
 
@@ -74,7 +74,7 @@ fn as_it_stands(mut job: Job, files: &JobFiles, owner: &Owner) -> Job {
     {
         job.progress.attempt = attempt;
         job.progress.state = JobState::Running { attempt, owner: owner.clone() };
-        let started_at = files.read::<Status>("status.json").and_then(|status| status.started_at_ms);
+        let started_at = files.read::<StatusFile>("status.json").and_then(|status| status.started_at_ms);
         job.started_at = job.started_at.or(started_at.map(Timestamp::from_millis)).or(Some(job.created_at));
         job.revision += 1;
     }

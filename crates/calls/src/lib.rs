@@ -58,9 +58,9 @@ pub use answer::{
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
 pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};
 pub use error::CallError;
-pub use files::{JobFiles, Part, Status, Stream};
+pub use files::{JobFiles, OutputPart, StatusFile, Stream};
 pub use rebuild::{RecoveryReport, SkippedDirectory, recover_store};
-pub use service::{CallRequest, Cancelled, Follow, Followed, JobService, SubmittedJob, Until};
+pub use service::{CallRequest, Cancellation, Follow, Followed, JobService, SubmittedJob, Until};
 pub use settings::{PolicyCeiling, Settings};
 // Types of the store that occur in the interface of the service.
 pub use shutdown::ShutdownMode;

@@ -14,10 +14,12 @@ use tokio::sync::Notify;
 use crate::claims;
 use crate::error::CallError;
 use crate::files::JobFiles;
-use crate::identity::{self, Identity, Opened};
+use crate::identity::{self, Opened, StateIdentity};
 use crate::locks::{LockGuard, LockKey, ResourceLocks};
 use crate::records::JobRecords;
-use crate::recovery::{NewestRun, Orphan, Probe, RecoveryPlan, ReleasePlan, plan_recovery, plan_release};
+use crate::recovery::{
+    AttachProbe, NewestRun, Orphan, RecoveryPlan, ReleasePlan, plan_recovery, plan_release,
+};
 use crate::run_record::RunRecord;
 use crate::runner::StartMode;
 use crate::runs;
@@ -28,7 +30,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The jobs that earlier services of this state directory have left.
 pub(crate) struct Predecessors {
-    pub identity: Identity,
+    pub identity: StateIdentity,
     owners: Vec<Owner>,
     /// The jobs that they hold.
     jobs: BTreeSet<JobId>,
@@ -41,7 +43,7 @@ impl Predecessors {
     /// directory's lock.
     pub async fn find(settings: &Settings, store: &Store) -> Result<Self, CallError> {
         let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
-        let Opened { identity, is_in_place } = Identity::open(&settings.state).map_err(cannot_use)?;
+        let Opened { identity, is_in_place } = StateIdentity::open(&settings.state).map_err(cannot_use)?;
         if !is_in_place {
             if !settings.owns_store() {
                 refuse_copy_in_use(&identity, settings, store).await?;
@@ -51,7 +53,7 @@ impl Predecessors {
         let mut found = Self { owners: Vec::new(), jobs: BTreeSet::new(), homes: BTreeSet::new(), identity };
         // Earlier versions named their owners after the machine and the path.
         let former = format!("{}:{}#", identity::host_name(), settings.state.display());
-        let is_ours = |owner: &Owner, identity: &Identity| {
+        let is_ours = |owner: &Owner, identity: &StateIdentity| {
             let starts = |prefix: &str| owner.as_str().starts_with(prefix);
             settings.owns_store() || starts(&identity.owners()) || starts(&former)
         };
@@ -105,7 +107,7 @@ impl Predecessors {
 /// Waits until the leases of all earlier owners have expired. Fails if one of them is renewed: then the directory is a copy, and the
 /// original shares its store.
 async fn refuse_copy_in_use(
-    identity: &Identity,
+    identity: &StateIdentity,
     settings: &Settings,
     store: &Store,
 ) -> Result<(), CallError> {
@@ -182,7 +184,7 @@ impl OrphanKeeper {
             (None, _) => NewestRun::Missing,
             (Some(_), None) => NewestRun::WithoutRecord,
             (Some(_), Some(record)) if !record.belongs_to(claim) => NewestRun::EarlierAttempt,
-            (Some(_), Some(_)) => NewestRun::Current(Probe::Untried),
+            (Some(_), Some(_)) => NewestRun::Current(AttachProbe::Untried),
         };
         match (plan_recovery(Orphan { newest_run, ..orphan }), run, record) {
             (RecoveryPlan::Reattach, Some(run), Some(record)) => {

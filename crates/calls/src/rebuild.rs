@@ -12,7 +12,7 @@ use store::{DatabaseFile, Opening, RejectedJob, RestoredJob, StoreError};
 
 use crate::error::CallError;
 use crate::files::job_directories;
-use crate::identity::Identity;
+use crate::identity::StateIdentity;
 use crate::job_directory::{Content, read_directory};
 use crate::store_loss;
 
@@ -64,7 +64,8 @@ pub struct SkippedDirectory {
 pub fn recover_store(state: &Path, opening: &Opening, dry_run: bool) -> Result<RecoveryReport, CallError> {
     let database = DatabaseFile::named_by(opening).ok_or(CallError::NotEmbedded)?;
     let cannot_use = |source| CallError::State { folder: state.to_owned(), source };
-    let identity = if dry_run { None } else { Some(Identity::open(state).map_err(cannot_use)?.identity) };
+    let identity =
+        if dry_run { None } else { Some(StateIdentity::open(state).map_err(cannot_use)?.identity) };
     let owner = identity.map_or_else(|| Owner::new("dry-run"), |identity| identity.new_owner());
     let mut report = RecoveryReport { database: database.path().to_owned(), ..RecoveryReport::default() };
     let known = match database.check().and_then(|()| database.revisions()) {

@@ -24,12 +24,12 @@ pub(crate) enum NewestRun {
     /// The run belongs to an earlier attempt, so it was judged.
     EarlierAttempt,
     /// The run belongs to the current attempt.
-    Current(Probe),
+    Current(AttachProbe),
 }
 
 /// The result of a failed attempt to attach to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Probe {
+pub(crate) enum AttachProbe {
     /// There was no attempt yet.
     Untried,
     /// The spool holds no run.
@@ -42,7 +42,7 @@ pub(crate) enum Probe {
     Transient,
 }
 
-impl Probe {
+impl AttachProbe {
     /// Classifies an error of attaching. `has_supervisor` tells whether a process holds the spool's lock.
     pub fn from_error(error: &AttachError, has_supervisor: impl FnOnce() -> bool) -> Self {
         match error {
@@ -83,11 +83,11 @@ pub(crate) fn plan_recovery(orphan: Orphan) -> RecoveryPlan {
     }
     let NewestRun::Current(probe) = orphan.newest_run else { return RecoveryPlan::Restart };
     match probe {
-        Probe::Untried => RecoveryPlan::Reattach,
-        Probe::NeverStarted => RecoveryPlan::Restart,
-        Probe::Damaged { has_supervisor: true } | Probe::Transient => RecoveryPlan::Retry,
-        Probe::Damaged { has_supervisor: false } => RecoveryPlan::Fail { stop: false },
-        Probe::Unreadable => RecoveryPlan::Fail { stop: true },
+        AttachProbe::Untried => RecoveryPlan::Reattach,
+        AttachProbe::NeverStarted => RecoveryPlan::Restart,
+        AttachProbe::Damaged { has_supervisor: true } | AttachProbe::Transient => RecoveryPlan::Retry,
+        AttachProbe::Damaged { has_supervisor: false } => RecoveryPlan::Fail { stop: false },
+        AttachProbe::Unreadable => RecoveryPlan::Fail { stop: true },
     }
 }
 
@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn evidence_decides_how_an_orphan_continues() {
+        use AttachProbe::{Damaged, NeverStarted, Transient, Unreadable, Untried};
         use NewestRun::{Current, EarlierAttempt, Missing, WithoutRecord};
-        use Probe::{Damaged, NeverStarted, Transient, Unreadable, Untried};
         use RecoveryPlan::{Fail, Reattach, Requeue, Restart, Retry};
         let (alive, dead) = (Damaged { has_supervisor: true }, Damaged { has_supervisor: false });
         // is_local, has_directory, newest_run, plan

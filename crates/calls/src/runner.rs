@@ -30,7 +30,7 @@ use crate::metadata::EventLog;
 use crate::nesting::NestedCalls;
 use crate::recent_jobs::RecentJobs;
 use crate::records::JobRecords;
-use crate::recovery::{NewestRun, Orphan, Probe, RecoveryPlan, plan_recovery};
+use crate::recovery::{AttachProbe, NewestRun, Orphan, RecoveryPlan, plan_recovery};
 use crate::run_record::RunRecord;
 use crate::runs;
 use crate::settings::Settings;
@@ -278,7 +278,7 @@ impl JobRunner<'_> {
                 Err(error) => error,
             };
             let has_supervisor = || !matches!(Spool::at(&directory).is_held(), Ok(false));
-            let newest_run = NewestRun::Current(Probe::from_error(&error, has_supervisor));
+            let newest_run = NewestRun::Current(AttachProbe::from_error(&error, has_supervisor));
             match plan_recovery(Orphan { is_local: true, has_directory: true, newest_run }) {
                 RecoveryPlan::Restart => return Ok(None),
                 RecoveryPlan::Fail { stop } => {

@@ -286,3 +286,38 @@ async fn next_change(changes: &mut Option<Watch>) -> Option<WatchEvent> {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{Attempt, Timestamp};
+
+    fn claim(number: u64) -> Claim {
+        let job = JobId::new(Timestamp::from_millis(number), [0; 10]);
+        Claim { job, attempt: Attempt::new(1), owner: Owner::new("me") }
+    }
+
+    #[tokio::test]
+    async fn join_returns_the_claim_of_a_panicked_runner() {
+        let tasks = Arc::new(JobTasks::default());
+        // The joiner waits before anything is spawned.
+        let joining = Arc::clone(&tasks);
+        let mut joiner = JoinSet::new();
+        joiner.spawn(async move { (joining.join_next().await, joining.join_next().await) });
+        tokio::task::yield_now().await;
+        assert!(tasks.spawn(claim(1), async {}));
+        tokio::task::yield_now().await;
+        assert!(tasks.spawn(claim(2), async { panic!("expected by this test") }));
+        let (first, second) = joiner.join_next().await.unwrap().unwrap();
+        assert_eq!((first, second), (None, Some(claim(2))));
+        assert!(tasks.is_empty());
+    }
+
+    #[tokio::test]
+    async fn closed_task_set_starts_no_runner() {
+        let tasks = JobTasks::default();
+        tasks.close();
+        assert!(!tasks.spawn(claim(1), async {}));
+        assert!(tasks.is_empty());
+    }
+}

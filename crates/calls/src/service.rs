@@ -30,7 +30,7 @@ use crate::shutdown::Shutdown;
 use crate::slots::Slots;
 use crate::store_health::StoreHealth;
 
-pub use cancel::Cancelled;
+pub use cancel::Cancellation;
 pub use follow::{Follow, Followed};
 pub use submit::{CallRequest, SubmittedJob};
 pub use wait::Until;

@@ -9,7 +9,7 @@ use crate::shutdown::ShutdownMode;
 
 /// The effect of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cancelled {
+pub struct Cancellation {
     /// The state before.
     pub previous: StateName,
     /// The state now. A job that is still running is being stopped.
@@ -18,7 +18,7 @@ pub struct Cancelled {
 
 impl JobService {
     /// Cancels a job: persists the request, then stops the run with its process tree. Idempotent; fails if the job has ended otherwise.
-    pub async fn cancel(&self, job: JobId) -> Result<Cancelled, CallError> {
+    pub async fn cancel(&self, job: JobId) -> Result<Cancellation, CallError> {
         let reply = match self.0.store.request_cancel(job).await {
             Ok(reply) => reply,
             Err(store::StoreError::NoSuchJob { job }) => return Err(CallError::NoSuchJob { job }),
@@ -37,7 +37,7 @@ impl JobService {
         } else if reply.now == StateName::Cancelled && reply.previous != StateName::Cancelled {
             self.0.records.refresh(job).await;
         }
-        Ok(Cancelled { previous: reply.previous, now: reply.now })
+        Ok(Cancellation { previous: reply.previous, now: reply.now })
     }
 
     /// Cancels all jobs that this service holds, including those that are starting, and accepts no more calls.

@@ -15,7 +15,7 @@ use crate::active::ActiveJob;
 use crate::activity::Activity;
 use crate::answer::Answer;
 use crate::error::CallError;
-use crate::files::{Part, Stream};
+use crate::files::{OutputPart, Stream};
 use crate::wait_reason::WaitReason;
 
 /// A job as it is committed.
@@ -138,7 +138,7 @@ impl JobService {
         stream: Stream,
         offset: u64,
         limit: usize,
-    ) -> Result<Part, CallError> {
+    ) -> Result<OutputPart, CallError> {
         self.job(job).await?;
         let files = self.files(job);
         let read = tokio::task::spawn_blocking(move || files.read_part(stream, offset, limit)).await;

@@ -267,8 +267,9 @@ fn missing_status_is_written_by_the_next_service() {
     Harness::run(async |harness| {
         let files = files_of_ended_job(harness).await;
         // The service died between writing the result and the status.
-        let told = || serde_json::from_slice::<calls::Status>(&fs::read(files.status()).unwrap()).unwrap();
-        let before = calls::Status { status: StateName::Running, completed_at_ms: None, ..told() };
+        let told =
+            || serde_json::from_slice::<calls::StatusFile>(&fs::read(files.status()).unwrap()).unwrap();
+        let before = calls::StatusFile { status: StateName::Running, completed_at_ms: None, ..told() };
         fs::write(files.status(), serde_json::to_vec(&before).unwrap()).unwrap();
         let service = harness.open().await;
         eventually("the status is the last", || told().status == StateName::Completed);

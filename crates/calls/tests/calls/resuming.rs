@@ -240,7 +240,7 @@ fn missing_result_is_written_by_the_next_service() {
         fs::remove_file(files.result()).unwrap();
         let service = harness.open().await;
         eventually("the result is there", || files.result().exists());
-        let status: calls::Status = serde_json::from_slice(&fs::read(files.status()).unwrap()).unwrap();
+        let status: calls::StatusFile = serde_json::from_slice(&fs::read(files.status()).unwrap()).unwrap();
         assert_eq!(status.status, StateName::Completed);
         close(&service).await;
     });

@@ -124,7 +124,7 @@ async fn brief(desk: &JobService, request: Request, connection: &Connection) -> 
         }
         Request::Cancel { job } => {
             let job = find(desk, &job).await?.id;
-            let calls::Cancelled { previous, now } = desk.cancel(job).await?;
+            let calls::Cancellation { previous, now } = desk.cancel(job).await?;
             Reply::Cancelled { job_id: job.to_string(), previous, now }
         }
         Request::Jobs(search) => jobs(desk, search).await?,

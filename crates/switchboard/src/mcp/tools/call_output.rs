@@ -1,6 +1,6 @@
 //! `call_output`: what an agent has printed, in parts.
 
-use calls::{JobStatus, Part, Stream};
+use calls::{JobStatus, OutputPart, Stream};
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -104,8 +104,8 @@ pub(crate) async fn read(
     Ok(output(job.id.to_string(), status, part))
 }
 
-fn output(job_id: String, status: JobStatus, part: Part) -> Output {
-    let Part { mut bytes, offset, total } = part;
+fn output(job_id: String, status: JobStatus, part: OutputPart) -> Output {
+    let OutputPart { mut bytes, offset, total } = part;
     let is_last = offset + bytes.len() as u64 >= total;
     // A character whose rest is still to come is left for the next part; at the very end nothing is to come.
     if !(is_last && status.is_final()) {
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     fn part(bytes: &[u8], total: u64, status: JobStatus) -> Output {
-        output("j".into(), status, Part { bytes: bytes.to_vec(), offset: 0, total })
+        output("j".into(), status, OutputPart { bytes: bytes.to_vec(), offset: 0, total })
     }
 
     #[test]
