@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use calls::{Cancelled, JobStatus, Until};
+use calls::{Cancellation, JobStatus, Until};
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub(super) async fn call(mut request: Request<'_>) -> Result<CallToolResponse, R
     let Parameters { job_id } = request.read()?;
     let desk = &request.server.desk;
     let job = job_ids::find(desk, &job_id).await?.id;
-    let Cancelled { previous, now } = desk.cancel(job).await?;
+    let Cancellation { previous, now } = desk.cancel(job).await?;
     let mut now = JobStatus::from(now);
     if !now.is_final() {
         desk.wait(&[job], Until::All, PATIENCE).await?;
