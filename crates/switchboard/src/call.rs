@@ -21,10 +21,11 @@ use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::failure::{Failure, Kept};
 use crate::front::{self, ConfigDrift, Starter};
-use crate::tool_lines::Timing;
 use crate::view::{How, View};
 use crate::wire::{Line, Placed, Reply, Request, Role, Wanted};
 use crate::{direct, output, wire};
+use render::text::redactions_note;
+use render::tool_lines::Timing;
 
 /// The variable of the configuration's `sandbox.ceiling`.
 const CEILING_VARIABLE: &str = "SWITCHBOARD_SANDBOX_CEILING";
@@ -65,7 +66,7 @@ pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {
     }
     if order.background {
         if placed.redactions > 0 {
-            output::aside(&format!("note: {}", crate::text::redactions_note(placed.redactions)));
+            output::aside(&format!("note: {}", redactions_note(placed.redactions)));
         }
         return in_background(order, &placed);
     }

@@ -7,9 +7,10 @@ use std::path::Path;
 
 use calls::{Answer, JobStatus, Problem, Processes, Sandbox};
 use model::{CallSpec, FailureKind, Outcome, RunReport, TreeEnd};
+use render::duration::format_millis;
+use render::text::{abbreviate, format_count, format_dollars, sanitize, shell_quote, strip_control};
 use unicode_width::UnicodeWidthStr;
 
-use crate::text::{brief, counted, dollars, shell_word};
 use crate::{output, paint};
 
 /// The facts of a call that is over, or that is looked at while it runs.
@@ -74,7 +75,7 @@ impl Closing {
         let failure = outcome.failure();
         let left_alive = match report.tree {
             TreeEnd::LeftAlive { processes } => {
-                Some(format!("note: {} could not be killed", counted(processes, "process", "processes")))
+                Some(format!("note: {} could not be killed", format_count(processes, "process", "processes")))
             }
             TreeEnd::ProvenEmpty | TreeEnd::SweptByIdentity => None,
         };
@@ -120,14 +121,14 @@ impl Closing {
     fn lines(&self, width: Option<usize>) -> Vec<String> {
         let mut lines = wrapped(&self.figures(), width);
         let fact = |name: &str, text: &Option<String>| {
-            text.as_ref().map(|text| format!("  {name}: {}", paint::clean(text)))
+            text.as_ref().map(|text| format!("  {name}: {}", strip_control(text)))
         };
         lines.extend(fact("because", &self.because));
         lines.extend(fact("hint", &self.hint));
-        lines.extend(self.notes.iter().map(|note| paint::clean(note)));
+        lines.extend(self.notes.iter().map(|note| strip_control(note)));
         lines.extend(self.sandbox.as_ref().map(Sandbox::told));
-        lines.extend(self.sandbox.iter().flat_map(Sandbox::notes).map(|note| paint::clean(&note)));
-        lines.extend(self.resume.as_ref().map(|command| format!("resume: {}", paint::clean(command))));
+        lines.extend(self.sandbox.iter().flat_map(Sandbox::notes).map(|note| strip_control(&note)));
+        lines.extend(self.resume.as_ref().map(|command| format!("resume: {}", strip_control(command))));
         lines.push(self.reference.clone());
         lines
     }
@@ -138,18 +139,18 @@ impl Closing {
         // A model that took no turn is the one that was asked for, not the one that answered.
         let has_answered =
             self.status == JobStatus::Completed || self.turns.is_some() || self.tokens.is_some();
-        figures.extend(self.model.as_deref().filter(|_| has_answered).map(paint::clean));
-        figures.extend(self.turns.map(|turns| counted(turns, "turn", "turns")));
+        figures.extend(self.model.as_deref().filter(|_| has_answered).map(strip_control));
+        figures.extend(self.turns.map(|turns| format_count(turns, "turn", "turns")));
         figures.extend(self.tokens.filter(|tokens| *tokens != (0, 0)).map(|(input, output)| {
             let tokens = if input == 1 { "token" } else { "tokens" };
-            format!("{} {tokens} in, {} out", brief(input), brief(output))
+            format!("{} {tokens} in, {} out", abbreviate(input), abbreviate(output))
         }));
-        figures.extend(self.cost_usd.filter(|cost| *cost > 0.0).map(dollars));
+        figures.extend(self.cost_usd.filter(|cost| *cost > 0.0).map(format_dollars));
         figures
     }
 
     fn outcome(&self) -> String {
-        let took = paint::span(self.duration_ms);
+        let took = format_millis(self.duration_ms);
         let status = match self.status {
             JobStatus::Timeout => paint::red("timed out", &io::stderr()),
             status => paint::standing(status, &io::stderr()),
@@ -179,7 +180,7 @@ fn leaves_no_session(problem: &Problem) -> bool {
 fn resume(agent: &str, session: &str, cwd: Option<&Path>) -> String {
     let here = std::env::current_dir().ok();
     let elsewhere = cwd.filter(|cwd| here.as_deref() != Some(cwd)).and_then(Path::to_str);
-    let cwd = elsewhere.map(|cwd| format!(" --cwd {}", shell_word(cwd))).unwrap_or_default();
+    let cwd = elsewhere.map(|cwd| format!(" --cwd {}", shell_quote(cwd))).unwrap_or_default();
     format!("switchboard call {agent} --session {session}{cwd}")
 }
 
@@ -201,7 +202,7 @@ fn wrapped(figures: &[String], width: Option<usize>) -> Vec<String> {
 }
 
 fn plain_width(line: &str) -> usize {
-    crate::text::visible(line).width()
+    sanitize(line).width()
 }
 
 #[cfg(test)]

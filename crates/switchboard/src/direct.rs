@@ -23,9 +23,9 @@ use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::failure::{Failure, Kept};
 use crate::home::Home;
-use crate::tool_lines::Timing;
 use crate::view::{How, View};
 use crate::{call, doctor as here, output, wire};
+use render::tool_lines::Timing;
 
 /// Places the call, stays until it is over, and turns its outcome into an exit code.
 pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {

@@ -13,11 +13,12 @@ use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::front::{self, FrontError, Starter};
-use crate::text::dollars;
-use crate::tool_lines::Timing;
 use crate::view::{How, View, because};
 use crate::wire::{self, JobLine, Reply, Request, Search};
 use crate::{call, cli, output, paint};
+use render::duration::format_millis;
+use render::text::{format_dollars, strip_control};
+use render::tool_lines::Timing;
 
 /// How often `--watch` looks again.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -65,12 +66,12 @@ fn tell(jobs: &[JobLine], total: u64) {
             job.job_id.chars().take(enough).collect(),
             job.status.as_str().to_owned(),
             job.agent.to_string(),
-            job.model.as_deref().map_or_else(|| "-".to_owned(), paint::clean),
+            job.model.as_deref().map_or_else(|| "-".to_owned(), strip_control),
             moment(job.created_at_ms),
-            job.duration_ms.map_or_else(|| "-".to_owned(), paint::span),
+            job.duration_ms.map_or_else(|| "-".to_owned(), format_millis),
             job.tokens.map_or_else(|| "-".to_owned(), |tokens| tokens.to_string()),
-            job.cost_usd.map_or_else(|| "-".to_owned(), dollars),
-            paint::clean(&job.prompt),
+            job.cost_usd.map_or_else(|| "-".to_owned(), format_dollars),
+            strip_control(&job.prompt),
         ]
     };
     let heads = ["ID", "STATUS", "AGENT", "MODEL", "PLACED (UTC)", "TOOK", "TOKENS", "COST", "PROMPT"];
@@ -118,7 +119,7 @@ fn answer(starter: &mut Starter, id: &str) -> Result<Box<Answer>, Failure> {
 }
 
 fn describe(answer: &Answer) {
-    let line = |name: &str, value: &str| output::line(&format!("{name}: {}", paint::clean(value)));
+    let line = |name: &str, value: &str| output::line(&format!("{name}: {}", strip_control(value)));
     output::line(&format!("job {}: {}", answer.job_id, paint::standing(answer.status, &io::stdout())));
     line("agent", &answer.agent);
     if let Some(model) = &answer.model {
@@ -127,9 +128,9 @@ fn describe(answer: &Answer) {
     line("task", &answer.task_name);
     if let Some(waiting) = &answer.waiting {
         // It starts with the state: `queued: …`, `waiting for …`, `paused until …`.
-        output::line(&paint::clean(waiting));
+        output::line(&strip_control(waiting));
     }
-    line("took", &paint::span(answer.duration_ms));
+    line("took", &format_millis(answer.duration_ms));
     if let Some(turns) = answer.num_turns {
         line("turns", &turns.to_string());
     }
@@ -137,13 +138,13 @@ fn describe(answer: &Answer) {
         line("tokens", &format!("{} in, {} out", usage.input_tokens, usage.output_tokens));
     }
     if let Some(cost) = answer.cost_usd {
-        line("cost", &dollars(cost));
+        line("cost", &format_dollars(cost));
     }
     if let Some(session) = &answer.session_id {
         line("session", session);
     }
     if let Some(sandbox) = &answer.sandbox {
-        output::line(&paint::clean(&sandbox.told()));
+        output::line(&strip_control(&sandbox.told()));
     }
     line("output", &answer.output_file);
     if let Some(file) = &answer.error_file {
@@ -224,7 +225,7 @@ pub fn wait(order: &cli::Wait) -> Result<ExitCode, Failure> {
     } else {
         for answer in &answers {
             let status = paint::standing(answer.status, &io::stdout());
-            output::line(&format!("{}: {status} after {}", answer.job_id, paint::span(answer.duration_ms)));
+            output::line(&format!("{}: {status} after {}", answer.job_id, format_millis(answer.duration_ms)));
             for note in answer.note.iter().filter(|_| answer.status.is_final()).flat_map(|note| note.lines())
             {
                 output::aside(&format!("note: {note}"));

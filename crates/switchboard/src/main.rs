@@ -19,7 +19,6 @@ mod jobs;
 mod open;
 mod output;
 mod paint;
-mod pieces;
 mod recover;
 mod reference;
 mod setup;
@@ -34,7 +33,7 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
-use switchboard::{cli, duration, exit_status, text};
+use switchboard::{cli, exit_status, text};
 
 use crate::cli::{Cli, Command, Look};
 use crate::failure::{Failure, Kept};

@@ -1,6 +1,6 @@
 //! What the user sees. The one place that writes to the terminal: answers to stdout, everything else to stderr.
 //!
-//! On a terminal, everything passes [`text::for_terminal`]: text of an agent cannot move the cursor, set the clipboard or reverse
+//! On a terminal, everything passes [`sanitize_for_terminal`]: text of an agent cannot move the cursor, set the clipboard or reverse
 //! a line. In a pipe it stays as it is.
 //!
 //! A reader that has gone away (`switchboard … | head`) is no failure; nobody is left to be told. Anything else that keeps an
@@ -11,10 +11,11 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
+use render::text::sanitize_for_terminal;
 use rustix::io::Errno;
 
 use crate::failure::Failure;
-use crate::{paint, stdio, text};
+use crate::{paint, stdio};
 
 /// Why stdout takes nothing any more.
 static LOST: OnceLock<Errno> = OnceLock::new();
@@ -38,7 +39,7 @@ pub fn bytes(piece: &[u8]) -> usize {
         return piece.len();
     }
     let complete = complete_characters(piece);
-    raw(text::for_terminal(&String::from_utf8_lossy(&piece[..complete])).as_bytes());
+    raw(sanitize_for_terminal(&String::from_utf8_lossy(&piece[..complete])).as_bytes());
     complete
 }
 
@@ -74,7 +75,7 @@ pub fn raw(piece: &[u8]) {
 
 /// Returns what of a text is printed: all of it in a pipe.
 fn sanitized<'a>(text: &'a str, stream: &impl IsTerminal) -> Cow<'a, str> {
-    if paint::is_for_eyes(stream) { text::for_terminal(text) } else { text.into() }
+    if paint::is_for_eyes(stream) { sanitize_for_terminal(text) } else { text.into() }
 }
 
 /// The help, the version, or what is wrong with the words of the command line.

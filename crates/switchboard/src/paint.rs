@@ -9,7 +9,8 @@ use calls::JobStatus;
 
 use crate::cli::Colour;
 use crate::environment::Environment;
-use crate::text::visible;
+
+pub use render::duration::format_millis as span;
 
 /// What stands between two columns.
 const GAP: &str = "  ";
@@ -57,11 +58,6 @@ pub fn standing(standing: JobStatus, stream: &impl IsTerminal) -> String {
     painted(code, standing.as_str(), stream)
 }
 
-/// Paints a text that reports success.
-pub fn green(text: &str, stream: &impl IsTerminal) -> String {
-    painted(32, text, stream)
-}
-
 /// Paints a text that reports a failure.
 pub fn red(text: &str, stream: &impl IsTerminal) -> String {
     painted(31, text, stream)
@@ -70,21 +66,6 @@ pub fn red(text: &str, stream: &impl IsTerminal) -> String {
 /// A heading.
 pub fn heading(text: &str) -> String {
     painted(1, text, &io::stdout())
-}
-
-/// Returns a text in one line, without escape sequences and with other invisible characters made visible.
-pub fn clean(text: &str) -> String {
-    visible(text).replace(['\n', '\t'], " ")
-}
-
-/// A span of time.
-pub fn span(millis: u64) -> String {
-    match millis {
-        ..1000 => format!("{millis} ms"),
-        1000..60_000 => format!("{}.{} s", millis / 1000, millis % 1000 / 100),
-        60_000..3_600_000 => format!("{}m {:02}s", millis / 60_000, millis / 1000 % 60),
-        _ => format!("{}h {:02}m", millis / 3_600_000, millis / 60_000 % 60),
-    }
 }
 
 fn length(text: &str) -> usize {
@@ -161,13 +142,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_written_as_a_person_says_them() {
-        for (millis, text) in [(7, "7 ms"), (1250, "1.2 s"), (61_000, "1m 01s"), (3_660_000, "1h 01m")] {
-            assert_eq!(span(millis), text);
-        }
-    }
-
-    #[test]
     fn a_table_is_as_wide_as_its_cells_and_no_wider_than_the_terminal() {
         let rows = vec![vec!["a".to_owned(), "long words here".to_owned()]];
         assert_eq!(table(&["ID", "X"], &rows, None), ["ID  X", "a   long words here"]);
@@ -182,10 +156,5 @@ mod tests {
         assert_eq!(heads(Some(47)), ["ID", "MODEL", "COST", "PROMPT"]);
         assert_eq!(heads(Some(46)), ["ID", "COST", "PROMPT"]);
         assert_eq!(heads(Some(20)), ["ID", "PROMPT"]);
-    }
-
-    #[test]
-    fn what_a_terminal_would_obey_is_taken_out_of_a_cell() {
-        assert_eq!(clean("a\x1b[2Jb\nc\u{202e}"), "ab c⟨U+202E⟩");
     }
 }

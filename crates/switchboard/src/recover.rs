@@ -13,7 +13,7 @@ use crate::exit_status::ExitStatus;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::wire::Complaint;
-use crate::{cli, output, text};
+use crate::{cli, output};
 
 /// Rebuilds the database and prints the recovered jobs.
 pub fn run(order: &cli::Recover) -> Result<ExitCode, Failure> {
@@ -48,7 +48,7 @@ fn opening(home: &Home, config: &Config) -> Result<Opening, SettingError> {
 }
 
 fn jobs(count: u64) -> String {
-    text::counted(u32::try_from(count).unwrap_or(u32::MAX), "job", "jobs")
+    render::text::format_count(u32::try_from(count).unwrap_or(u32::MAX), "job", "jobs")
 }
 
 fn print(report: &RecoveryReport, dry_run: bool) {

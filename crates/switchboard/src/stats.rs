@@ -7,9 +7,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::text::dollars;
 use crate::wire::{Reply, Request, StatsLine, Sums};
 use crate::{cli, front, jobs, output, paint};
+use render::duration::format_millis;
+use render::text::{format_dollars, strip_control};
 
 /// The columns that a narrow terminal does without, in this order.
 const SPARED: [&str; 4] = ["P95", "P50", "READ", "WRITTEN"];
@@ -74,18 +75,18 @@ fn table(lines: &[StatsLine], width: Option<usize>) -> Vec<String> {
 }
 
 fn row(line: &StatsLine) -> Vec<String> {
-    let span = |millis: Option<u64>| millis.map_or_else(|| "-".to_owned(), paint::span);
+    let span = |millis: Option<u64>| millis.map_or_else(|| "-".to_owned(), format_millis);
     vec![
         line.day.clone(),
         line.agent.to_string(),
-        line.model.as_deref().map_or_else(|| "-".to_owned(), paint::clean),
+        line.model.as_deref().map_or_else(|| "-".to_owned(), strip_control),
         line.calls.to_string(),
         format!("{} ({}%)", line.completed, line.completed * 100 / line.calls.max(1)),
         span(line.p50_ms),
         span(line.p95_ms),
         line.input_tokens.to_string(),
         line.output_tokens.to_string(),
-        if line.cost_usd > 0.0 { dollars(line.cost_usd) } else { "-".to_owned() },
+        if line.cost_usd > 0.0 { format_dollars(line.cost_usd) } else { "-".to_owned() },
     ]
 }
 
@@ -137,7 +138,7 @@ mod tests {
         };
         let table = table(&[line], Some(80));
         assert!(table.iter().all(|line| line.chars().count() <= 80), "{table:#?}");
-        assert!(table[1].ends_with(&dollars(12.3456)), "{table:#?}");
+        assert!(table[1].ends_with(&format_dollars(12.3456)), "{table:#?}");
     }
 
     #[test]

@@ -15,9 +15,11 @@ use crate::cli::CallArgs;
 use crate::closing::Closing;
 use crate::echo::NoMark;
 use crate::failure::Failure;
-use crate::pieces::{Pieces, Whole};
-use crate::tool_lines::{Timing, ToolLine, ToolLog};
 use crate::{output, paint};
+use render::duration::format_millis;
+use render::text::strip_control;
+use render::text_deltas::{DeltaMerger, MergedText};
+use render::tool_lines::{Timing, ToolLine, ToolLog};
 
 /// How much of what goes on fits beside the time.
 const DOING_CHARS: usize = 60;
@@ -69,7 +71,7 @@ pub struct View {
     together: bool,
     /// The piece of an answer that has no end of line yet.
     open: String,
-    pieces: Pieces,
+    deltas: DeltaMerger,
     tools: ToolLog,
     doing: String,
     /// Whether the time that is shown is that of a wait.
@@ -97,7 +99,7 @@ impl View {
             _no_mark: no_mark,
             together,
             open: String::new(),
-            pieces: Pieces::default(),
+            deltas: DeltaMerger::default(),
             tools: ToolLog::new(directory, timing),
             doing: "starting".to_owned(),
             has_waited: false,
@@ -117,7 +119,7 @@ impl View {
     fn message(&self) -> String {
         let doing: String = self.doing.chars().take(DOING_CHARS).collect();
         let used = if self.tokens > 0 { format!(" · {} tokens", self.tokens) } else { String::new() };
-        paint::clean(&format!("{} · {doing}{used}", self.agent))
+        strip_control(&format!("{} · {doing}{used}", self.agent))
     }
 
     /// The agent said something.
@@ -155,7 +157,7 @@ impl View {
             }
             "background_tasks" => {
                 let running = said["running"].as_array().into_iter().flatten();
-                self.background = running.filter_map(Value::as_str).map(paint::clean).collect();
+                self.background = running.filter_map(Value::as_str).map(strip_control).collect();
             }
             "thinking" => "thinking".clone_into(&mut self.doing),
             "session_started" => {
@@ -192,7 +194,7 @@ impl View {
     fn show_tools(&mut self, lines: impl IntoIterator<Item = ToolLine>) {
         for line in lines {
             self.end_line();
-            self.aside(&line.render(paint::stderr_width(), &io::stderr()));
+            self.aside(&line.render(paint::stderr_width(), paint::paints(&io::stderr())));
         }
         if let Some(current) = self.tools.current() {
             self.doing = current;
@@ -202,7 +204,7 @@ impl View {
     /// Nothing of the job runs.
     fn wait(&mut self, reason: &str) {
         self.has_waited = true;
-        self.doing = paint::clean(reason);
+        self.doing = strip_control(reason);
         if self.bar.is_none() {
             output::aside(&format!("· {}", self.doing));
         }
@@ -211,13 +213,13 @@ impl View {
     /// Words of the answer, of which nothing is shown twice.
     fn say(&mut self, words: &str, whole: bool) {
         if !whole {
-            self.pieces.add(words);
+            self.deltas.add(words);
             return self.words(words);
         }
-        match self.pieces.whole(words) {
-            Whole::GoesOn(_) if self.pieces.are_open() => {}
-            Whole::GoesOn(rest) => self.words(&format!("{rest}\n")),
-            Whole::Anew(words) => {
+        match self.deltas.merge(words) {
+            MergedText::Continues(_) if self.deltas.is_pending() => {}
+            MergedText::Continues(rest) => self.words(&format!("{rest}\n")),
+            MergedText::New(words) => {
                 self.end_line();
                 self.words(&format!("{words}\n"));
             }
@@ -226,7 +228,7 @@ impl View {
 
     /// Whatever comes next does not go on with the words before.
     fn break_off(&mut self) {
-        self.pieces.forget();
+        self.deltas.clear();
         self.end_line();
     }
 
@@ -314,11 +316,11 @@ fn retry_line(event: &Value) -> String {
         (Some(attempt), None) => format!(" {attempt}"),
         (None, _) => String::new(),
     };
-    let delay = number("delay_ms").map(|delay| format!(" in {}", paint::span(delay))).unwrap_or_default();
+    let delay = number("delay_ms").map(|delay| format!(" in {}", format_millis(delay))).unwrap_or_default();
     let status = number("status").map(|status| format!("HTTP {status}"));
     let reason = event["reason"]
         .as_str()
-        .map(paint::clean)
+        .map(strip_control)
         .filter(|reason| !matches!(reason.as_str(), "" | "unknown"));
     let why: Vec<String> = status.into_iter().chain(reason).collect();
     let why = if why.is_empty() { "the model's API cannot be reached".to_owned() } else { why.join(" ") };
@@ -335,12 +337,12 @@ fn last_rows(line: &str, width: usize) -> String {
     let over = line.chars().count().saturating_sub(most);
     let shown = line.chars().skip(over + usize::from(over > 0));
     let cut = if over > 0 { "…" } else { "" };
-    format!("{cut}{}", paint::clean(&shown.collect::<String>()))
+    format!("{cut}{}", strip_control(&shown.collect::<String>()))
 }
 
 /// Why a job failed: in words, and as the kind that the documents list.
 pub fn because(error: &Problem) -> String {
-    let words = paint::clean(&error.message);
+    let words = strip_control(&error.message);
     if words == error.kind { words } else { format!("{words} ({})", error.kind) }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use toml::de::DeValue;
 
-use crate::duration;
+use render::duration;
 
 /// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Kind {
                 inside.map(Value::Count).ok_or_else(found)
             }
             Self::Flag => text.parse().map(Value::Flag).map_err(|_| found()),
-            Self::Time { .. } => duration::read(text).map(Value::Time).map_err(|_| found()),
+            Self::Time { .. } => duration::parse(text).map(Value::Time).map_err(|_| found()),
             Self::Texts => {
                 let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
                 Ok(Value::Texts(items.map(str::to_owned).collect()))
@@ -188,7 +188,7 @@ impl fmt::Display for Value {
             Self::Path(path) => f.write_str(&quoted(&path.to_string_lossy())),
             Self::Count(number) => write!(f, "{number}"),
             Self::Flag(flag) => write!(f, "{flag}"),
-            Self::Time(time) => f.write_str(&quoted(&duration::show(*time))),
+            Self::Time(time) => f.write_str(&quoted(&duration::format_exact(*time))),
             Self::Off => f.write_str("\"off\""),
             Self::Texts(items) => {
                 let items: Vec<String> = items.iter().map(|item| quoted(item)).collect();
@@ -206,7 +206,7 @@ impl Serialize for Value {
             Self::Path(path) => serializer.serialize_str(&path.to_string_lossy()),
             Self::Count(number) => serializer.serialize_u64(*number),
             Self::Flag(flag) => serializer.serialize_bool(*flag),
-            Self::Time(time) => serializer.serialize_str(&duration::show(*time)),
+            Self::Time(time) => serializer.serialize_str(&duration::format_exact(*time)),
             Self::Off => serializer.serialize_str(OFF),
             Self::Texts(items) => items.serialize(serializer),
         }
