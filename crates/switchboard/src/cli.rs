@@ -16,15 +16,15 @@ use render::duration;
 #[command(version, max_term_width = 100)]
 pub struct Cli {
     /// When to use colors
-    #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
-    pub color: Colour,
+    #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, value_name = "WHEN")]
+    pub color: ColorChoice,
     #[command(subcommand)]
     pub command: Command,
 }
 
 /// When to use colors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Colour {
+pub enum ColorChoice {
     /// On a terminal, unless `NO_COLOR` is set
     Auto,
     /// Even when the output is not a terminal

@@ -11,7 +11,7 @@ use render::duration::format_millis;
 use render::text::{abbreviate, format_count, format_dollars, sanitize, shell_quote, strip_control};
 use unicode_width::UnicodeWidthStr;
 
-use crate::{output, paint};
+use crate::{output, style};
 
 /// The facts of a call that is over, or that is looked at while it runs.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Closing {
         // Those of the sandbox have lines of their own.
         let about_the_sandbox = answer.sandbox.as_ref().map(Sandbox::notes).unwrap_or_default();
         let notes = answer.note.iter().filter(|_| answer.status.is_final()).flat_map(|note| note.lines());
-        let because = answer.error.as_ref().map(crate::view::because);
+        let because = answer.error.as_ref().map(describe_problem);
         let notes = notes.filter(|note| !about_the_sandbox.iter().any(|known| known == note));
         let notes = notes.filter(|note| !is_repeated(note, because.as_deref()));
         Self {
@@ -115,7 +115,7 @@ impl Closing {
     /// Prints the lines to stderr.
     pub fn print(&self) {
         output::aside("");
-        self.lines(paint::stderr_width()).iter().for_each(|line| output::aside(line));
+        self.lines(style::stderr_width()).iter().for_each(|line| output::aside(line));
     }
 
     fn lines(&self, width: Option<usize>) -> Vec<String> {
@@ -152,8 +152,8 @@ impl Closing {
     fn outcome(&self) -> String {
         let took = format_millis(self.duration_ms);
         let status = match self.status {
-            JobStatus::Timeout => paint::red("timed out", &io::stderr()),
-            status => paint::standing(status, &io::stderr()),
+            JobStatus::Timeout => style::red("timed out", &io::stderr()),
+            status => style::job_status(status, &io::stderr()),
         };
         match self.status {
             _ if !self.has_started && self.status.is_final() => format!("{status} before it started"),
@@ -165,7 +165,13 @@ impl Closing {
     }
 }
 
-/// Whether the reason of a failure lists the same things as a note: `2 background tasks did not complete: …`.
+/// Formats the error of a job: its message and the documented kind.
+pub fn describe_problem(error: &Problem) -> String {
+    let message = strip_control(&error.message);
+    if message == error.kind { message } else { format!("{message} ({})", error.kind) }
+}
+
+/// Returns whether the reason of a failure already lists the items of a note, as in `2 background tasks did not complete: …`.
 fn is_repeated(note: &str, because: Option<&str>) -> bool {
     let listed = note.split_once(": ").map_or(note, |(_, listed)| listed);
     because.is_some_and(|because| because.contains(listed))

@@ -1,8 +1,9 @@
-//! `switchboard call --direct`: one call without the daemon, the agent under a supervisor of this program's own.
+//! `switchboard call --direct`: runs a call without the daemon, under its own supervisor.
 //!
-//! For places where no daemon may be started, such as inside a call with policy `off`. There is no job of the run: nothing lists it, waits for
-//! it or takes it up again. So it ends with this program, however that ends; its files stay.
+//! For places where no daemon can be started, such as inside a call with policy `off`. The run has no job: it is not listed, awaited or
+//! recovered. It is stopped when this program exits; its files stay.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,47 +13,48 @@ use agents::{
     FinishedRun, HostConfig, LINGER, Launch, LaunchSetup, ParseLimits, Parser, StderrTail, early_stop, judge,
 };
 use model::{CallSpec, Outcome, RunLifetime, RunPlan, RunReport};
-use supervisor::{Offsets, Run, RunEvent, Supervisor};
+use protocol::{ProcessEnvironment, SwitchboardHome, event_to_json};
+use render::tool_lines::Timing;
+use supervisor::{Offsets, Run, RunEvent, SpoolError, StartError, Supervisor, WaitError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
 use crate::cli::CallArgs;
 use crate::closing::Closing;
 use crate::config::Config;
-use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
-use crate::failure::{Failure, Kept};
-use crate::home::Home;
-use crate::view::{How, View};
-use crate::{call, doctor as here, output, wire};
-use render::tool_lines::Timing;
+use crate::failure::{CommandError, CommandFailure, RuntimeError};
+use crate::output::{self, ResultCopy};
+use crate::view::{OutputMode, View, redraw_timer};
+use crate::{call_spec, machine};
 
-/// Places the call, stays until it is over, and turns its outcome into an exit code.
-pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {
-    let environment = Environment::of_this_process();
-    let home = Home::find(&environment)?;
+/// Runs the call and derives the exit code from its outcome.
+pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
+    let environment = ProcessEnvironment::current();
+    let home = SwitchboardHome::from_environment(&environment)?;
     let config = Config::read(Some(&home), &environment, &[])?;
-    let spec = call::spec(order, &config)?;
-    let folder = home.new_job();
-    let lookup = here::lookup(&environment, Some(&home), &config);
-    let private_folder = supervisor::Spool::at(&folder).private();
-    let premises = here::premises(&home, &config);
+    let spec = call_spec::build(args, &config)?;
+    let directory = home.new_job_directory();
+    let lookup = machine::agent_lookup(&environment, Some(&home), &config);
+    let private_folder = supervisor::Spool::at(&directory).private();
+    let premises = machine::premises(&home, &config);
     let setup = setup(&spec, lookup, config, private_folder, premises)?;
-    home.make()?;
-    // Without the login there, the agent itself says what is missing.
+    home.create()?;
+    // Not fatal: without the login, the agent reports what is missing.
     if let Err(error) = agents::seed_private_state(&spec, &setup) {
         output::aside(&format!("note: cannot copy the login into the policy's private state: {error}"));
     }
     let launch = agents::launch(&spec, &setup)?;
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RuntimeError::from)?;
     runtime.block_on(async {
         let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..launch.plan.clone() };
-        let run = Supervisor::beside_this_program()?.start(&folder, &plan).await?;
-        let (outcome, report) = Call { spec: &spec, launch: &launch }.follow(&run, order).await?;
-        tell(order, &outcome)?;
+        let supervisor = Supervisor::beside_this_program().map_err(DirectError::Start)?;
+        let run = supervisor.start(&directory, &plan).await.map_err(DirectError::Start)?;
+        let (outcome, report) = Call { spec: &spec, launch: &launch }.follow(&run, args).await?;
+        print_outcome(args, &outcome)?;
         Closing::from_outcome(&outcome, &report, &spec, run.spool().folder()).print();
-        output::written().map_err(|error| Failure::unwritten(error, Kept::Folder(folder.clone())))?;
+        output::check_written(ResultCopy::Directory(directory.clone()))?;
         Ok(ExitStatus::from_failure(outcome.failure().map(|failure| &failure.kind)).into())
     })
 }
@@ -63,13 +65,13 @@ fn setup(
     config: Config,
     private_folder: PathBuf,
     premises: HostConfig,
-) -> Result<LaunchSetup, Failure> {
-    // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
+) -> Result<LaunchSetup, NotReady> {
+    // The login is not checked: that takes longer than the agent's own rejection.
     let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
     let outside = lookup.clone().outside_of(workspaces());
     let AgentCheck { program, version, capabilities, findings, agent, .. } =
         doctor::look_up(spec.agent, &outside);
-    let Some(program) = program else { return Err(NotReady { agent, findings }.into()) };
+    let Some(program) = program else { return Err(NotReady { agent, findings }) };
     if spec.writes_confined() {
         lookup.remember_workspaces(workspaces());
     }
@@ -88,29 +90,30 @@ fn setup(
     })
 }
 
-/// A call that has been placed.
+/// A started call.
 struct Call<'a> {
     spec: &'a CallSpec,
     launch: &'a Launch,
 }
 
 impl Call<'_> {
-    /// Passes on what the agent says until the run is over. Ctrl-C asks it to stop; the end is waited for all the same.
-    async fn follow(&self, run: &Run, order: &CallArgs) -> Result<(Outcome, RunReport), Failure> {
-        // Made once: a signal that comes between two looks is kept.
-        let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
-        let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-        let mut events = run.events(Offsets::default()).map_err(Failure::Follow)?;
+    /// Shows the agent's events until the run ends. Ctrl-C stops the run; its end is awaited nevertheless.
+    async fn follow(&self, run: &Run, args: &CallArgs) -> Result<(Outcome, RunReport), DirectError> {
+        // Registered once: a signal between two polls is not lost.
+        let mut interrupted = signal(SignalKind::interrupt()).map_err(DirectError::Runtime)?;
+        let mut terminated = signal(SignalKind::terminate()).map_err(DirectError::Runtime)?;
+        let mut events = run.events(Offsets::default()).map_err(DirectError::Follow)?;
         let mut parser = Parser::new(self.spec.agent, ParseLimits::default());
         let mut stderr = StderrTail::default();
-        let mut view = View::new(How::of(order), self.spec.agent, self.spec.cwd.clone(), Timing::Live);
-        let mut tick = call::ticks();
+        let mut view =
+            View::new(OutputMode::from_args(args), self.spec.agent, self.spec.cwd.clone(), Timing::Live);
+        let mut timer = redraw_timer();
         let (mut heard, mut stopped) = (Instant::now(), false);
         loop {
             let over = early_stop(parser.summary(), LINGER).filter(|_| !stopped);
             let silence = over.map_or(Duration::ZERO, |(_, silence)| silence);
             let event = tokio::select! {
-                biased; // an agent that never stops talking must not talk over Ctrl-C
+                biased; // a busy agent must not starve Ctrl-C
                 _ = interrupted.recv() => None,
                 _ = terminated.recv() => None,
                 event = events.next() => Some(event?),
@@ -118,16 +121,16 @@ impl Call<'_> {
                     stopped = true;
                     None
                 }
-                _ = tick.tick() => { view.tick(); continue }
+                _ = timer.tick() => { view.redraw(); continue }
             };
             let report = match event {
                 None => {
-                    run.stop().map_err(Failure::StopRun)?;
+                    run.stop().map_err(DirectError::StopRun)?;
                     continue;
                 }
                 Some(Some(RunEvent::Output(bytes))) => {
                     heard = Instant::now();
-                    parser.feed(&bytes, &mut |event| view.event(&wire::said(&event)));
+                    parser.feed(&bytes, &mut |event| view.show_event(&event_to_json(&event)));
                     continue;
                 }
                 Some(Some(RunEvent::Error(bytes))) => {
@@ -137,7 +140,7 @@ impl Call<'_> {
                 Some(Some(RunEvent::Ended(report))) => report,
                 Some(None) => run.wait().await?,
             };
-            let summary = parser.finish(&mut |event| view.event(&wire::said(&event)));
+            let summary = parser.finish(&mut |event| view.show_event(&event_to_json(&event)));
             view.close(true);
             let stderr = stderr.text();
             let ended = FinishedRun::new(self.spec.agent, self.launch, &summary, &report, &stderr);
@@ -146,9 +149,41 @@ impl Call<'_> {
     }
 }
 
-fn tell(order: &CallArgs, outcome: &Outcome) -> Result<(), Failure> {
-    if order.json || order.events {
+fn print_outcome(args: &CallArgs, outcome: &Outcome) -> serde_json::Result<()> {
+    if args.json || args.events {
         output::line(&serde_json::to_string(outcome)?);
     }
     Ok(())
+}
+
+/// A run without the daemon failed.
+#[derive(Debug, thiserror::Error)]
+enum DirectError {
+    #[error("cannot start the call")]
+    Start(#[source] StartError),
+    #[error("lost track of the run")]
+    Wait(#[from] WaitError),
+    #[error("cannot follow the run")]
+    Follow(#[source] io::Error),
+    #[error("cannot stop the run")]
+    StopRun(#[source] io::Error),
+    #[error("cannot start the async runtime")]
+    Runtime(#[source] io::Error),
+}
+
+impl CommandError for DirectError {
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Start(error) => Some(error.hint().to_owned()),
+            Self::Wait(error) => Some(error.hint().to_owned()),
+            Self::Follow(_) | Self::StopRun(_) | Self::Runtime(_) => None,
+        }
+    }
+
+    fn exit_status(&self) -> ExitStatus {
+        match self {
+            Self::Start(StartError::Spool(SpoolError::CannotWrite { .. })) => ExitStatus::NotWritten,
+            _ => ExitStatus::Failed,
+        }
+    }
 }

@@ -134,6 +134,11 @@ mod tests {
     }
 
     #[test]
+    fn daemon_running_code_matches_protocol() {
+        assert_eq!(ExitStatus::DaemonRunning as i32, protocol::EXIT_ALREADY_RUNNING);
+    }
+
+    #[test]
     fn each_kind_of_failure_has_its_code() {
         let code = |failure: Option<FailureKind>| ExitStatus::from_failure(failure.as_ref()) as u8;
         assert_eq!(code(None), 0);

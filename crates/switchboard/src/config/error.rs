@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::exit_status::ExitStatus;
+use crate::failure::CommandError;
+
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
@@ -57,6 +60,16 @@ pub enum ConfigError {
     BadValue { place: Source, key: String, expected: String, found: String },
     #[error("{place}: `pass_env` must not contain `{variable}`: {reason}")]
     ForbiddenVariable { place: Source, variable: String, reason: &'static str },
+}
+
+impl CommandError for ConfigError {
+    fn hint(&self) -> Option<String> {
+        Some(self.hint())
+    }
+
+    fn exit_status(&self) -> ExitStatus {
+        ExitStatus::BadInput
+    }
 }
 
 impl ConfigError {

@@ -20,10 +20,9 @@ use model::{AgentKind, Bounds, CallPolicy, Network, Preset, Requirement};
 
 pub use error::ConfigError;
 pub use settings::{Given, Settings};
-pub use show::print;
+pub use show::{as_json, as_toml, misspelled_variables, reference};
 
-use crate::environment::Environment;
-use crate::home::Home;
+use protocol::{ProcessEnvironment, SwitchboardHome};
 use value::Value;
 
 /// How everything is to be.
@@ -151,15 +150,15 @@ pub struct Log {
 impl Config {
     /// Reads all layers. Without a home there is no file.
     pub fn read(
-        home: Option<&Home>,
-        environment: &Environment,
+        home: Option<&SwitchboardHome>,
+        environment: &ProcessEnvironment,
         given: &[Given],
     ) -> Result<Self, ConfigError> {
-        Settings::read(home, environment, given).map(|settings| Self::of(&settings))
+        Settings::read(home, environment, given).map(|settings| Self::from_settings(&settings))
     }
 
     /// What the settings amount to. The table gives every key that is asked for here without a fallback its default.
-    pub fn of(settings: &Settings) -> Self {
+    pub fn from_settings(settings: &Settings) -> Self {
         let says = Says(settings);
         let at_once = says.small("limits.at_once").unwrap_or(1);
         let per_agent = |agent: AgentKind| {

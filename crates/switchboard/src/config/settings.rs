@@ -9,8 +9,7 @@ use super::error::{ConfigError, Source};
 use super::file;
 use super::keys::{self, KEYS};
 use super::value::Value;
-use crate::environment::Environment;
-use crate::home::Home;
+use protocol::{ProcessEnvironment, SwitchboardHome};
 
 /// A key of the table, and the user's own word where it ends with one. In the order of the table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,13 +63,13 @@ pub struct Settings {
 impl Settings {
     /// Puts the layers on top of each other.
     pub fn read(
-        home: Option<&Home>,
-        environment: &Environment,
+        home: Option<&SwitchboardHome>,
+        environment: &ProcessEnvironment,
         given: &[Given],
     ) -> Result<Self, ConfigError> {
-        let user = environment.folder("HOME");
+        let user = environment.directory("HOME");
         let mut settings = Self::built_in();
-        if let Some(path) = home.map(Home::config_file) {
+        if let Some(path) = home.map(SwitchboardHome::config_file) {
             let text = file::text(path)?;
             settings.has_file = text.is_some();
             settings.all.extend(file::settings(path, &text.unwrap_or_default(), user.as_deref())?);
@@ -174,7 +173,7 @@ impl Settings {
     }
 
     /// Returns every setting by its name, as TOML; none for one that an option of the command line has set.
-    pub fn texts(&self) -> BTreeMap<String, Option<String>> {
+    pub fn to_toml_values(&self) -> BTreeMap<String, Option<String>> {
         let text = |(name, setting): (&Name, &Setting)| {
             let (section, own) = name.parts();
             let key = if section.is_empty() { own.to_owned() } else { format!("{section}.{own}") };

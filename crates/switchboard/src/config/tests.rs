@@ -7,22 +7,22 @@ use super::keys::{Default, KEYS, Key};
 use super::value::Kind;
 use super::*;
 
-fn home(root: &Path) -> Home {
-    Home::find(&[("SWITCHBOARD_HOME", root.to_str().unwrap())].into()).unwrap()
+fn home(root: &Path) -> SwitchboardHome {
+    SwitchboardHome::from_environment(&[("SWITCHBOARD_HOME", root.to_str().unwrap())].into()).unwrap()
 }
 
-fn read(text: &str, environment: &Environment) -> Result<Settings, ConfigError> {
+fn read(text: &str, environment: &ProcessEnvironment) -> Result<Settings, ConfigError> {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("config.toml"), text).unwrap();
     Settings::read(Some(&home(root.path())), environment, &[])
 }
 
 fn config(text: &str) -> Config {
-    Config::of(&read(text, &Environment::default()).unwrap())
+    Config::from_settings(&read(text, &ProcessEnvironment::default()).unwrap())
 }
 
 fn refusal(text: &str) -> ConfigError {
-    read(text, &Environment::default()).unwrap_err()
+    read(text, &ProcessEnvironment::default()).unwrap_err()
 }
 
 /// A value that is not the default, as TOML and as the text of a variable.
@@ -78,7 +78,11 @@ fn every_key_with_a_variable_is_set_by_it_as_by_the_file() {
         let Some(variable) = key.variable() else { continue };
         let (toml, text) = another(key);
         let by_variable = read("", &[(variable.as_str(), text.as_str())].into()).unwrap();
-        assert_eq!(Config::of(&by_variable), config(&format!("{} = {toml}", key.name)), "{variable}");
+        assert_eq!(
+            Config::from_settings(&by_variable),
+            config(&format!("{} = {toml}", key.name)),
+            "{variable}"
+        );
     }
 }
 
@@ -87,12 +91,12 @@ fn a_variable_beats_the_file_and_an_option_beats_both() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("config.toml"), "[http]\naddress = \"127.0.0.1:1\"\n").unwrap();
     let home = home(root.path());
-    let address = |environment: &Environment, given: &[Given]| {
+    let address = |environment: &ProcessEnvironment, given: &[Given]| {
         Config::read(Some(&home), environment, given).unwrap().http.address.unwrap().port()
     };
-    let variable: Environment = [("SWITCHBOARD_HTTP_ADDRESS", "127.0.0.1:2")].into();
+    let variable: ProcessEnvironment = [("SWITCHBOARD_HTTP_ADDRESS", "127.0.0.1:2")].into();
     let option = Given { option: "--http", key: "http.address", text: "127.0.0.1:3".into() };
-    assert_eq!(address(&Environment::default(), &[]), 1);
+    assert_eq!(address(&ProcessEnvironment::default(), &[]), 1);
     assert_eq!(address(&variable, &[]), 2);
     assert_eq!(address(&variable, &[option]), 3);
 }
@@ -155,7 +159,7 @@ fn a_file_that_others_can_write_to_is_refused() {
     let file = root.path().join("config.toml");
     fs::write(&file, "").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-    let error = Settings::read(Some(&home(root.path())), &Environment::default(), &[]).unwrap_err();
+    let error = Settings::read(Some(&home(root.path())), &ProcessEnvironment::default(), &[]).unwrap_err();
     assert!(matches!(error, ConfigError::NotYours { mode: 0o666, .. }), "{error}");
 }
 
@@ -182,7 +186,7 @@ fn model_aliases_are_the_operators_own() {
 #[test]
 fn paths_may_begin_with_the_users_own_folder() {
     let settings = read("[cwd_aliases]\nshop = \"~/shop\"", &[("HOME", "/home/ana")].into()).unwrap();
-    assert_eq!(Config::of(&settings).cwd_aliases["shop"], Path::new("/home/ana/shop"));
+    assert_eq!(Config::from_settings(&settings).cwd_aliases["shop"], Path::new("/home/ana/shop"));
     assert!(
         refusal("[cwd_aliases]\nshop = \"~/shop\"").to_string().contains("must be a path"),
         "no HOME, no ~"
@@ -208,10 +212,10 @@ fn without_a_word_agents_are_confined_to_their_folders_as_far_as_can_be_and_no_c
 
 #[test]
 fn home_directory_as_a_whole_cannot_be_exposed() {
-    let environment: Environment = [("HOME", "/home/ana")].into();
+    let environment: ProcessEnvironment = [("HOME", "/home/ana")].into();
     let exposed = |paths: &str| {
         let settings = read(&format!("[sandbox]\nexpose = [{paths}]"), &environment)?;
-        Ok::<_, ConfigError>(Config::of(&settings).sandbox.expose)
+        Ok::<_, ConfigError>(Config::from_settings(&settings).sandbox.expose)
     };
     assert_eq!(exposed("\"~/.m2\", \"/srv/tools\"").unwrap(), ["/home/ana/.m2", "/srv/tools"].map(Path::new));
     for refused in ["/", "/home", "/home/ana", "~/", "~/..", "~/a/../..", "relative", ""] {

@@ -82,16 +82,16 @@ impl Host {
         let config = || {
             desktop_config(
                 &bench.home,
-                bench.environment.folder("XDG_CONFIG_HOME"),
+                bench.environment.directory("XDG_CONFIG_HOME"),
                 cfg!(target_os = "macos"),
             )
         };
         match self {
             Self::Claude => {
-                bench.environment.folder("CLAUDE_CONFIG_DIR").unwrap_or_else(|| bench.home.clone())
+                bench.environment.directory("CLAUDE_CONFIG_DIR").unwrap_or_else(|| bench.home.clone())
             }
             Self::Codex => {
-                bench.environment.folder("CODEX_HOME").unwrap_or_else(|| bench.home.join(".codex"))
+                bench.environment.directory("CODEX_HOME").unwrap_or_else(|| bench.home.join(".codex"))
             }
             Self::Gemini => bench.home.join(".gemini"),
             Self::Cursor => bench.home.join(".cursor"),

@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use crate::cli::{Scope, Setup, SetupOther};
-use crate::environment::Environment;
+use protocol::ProcessEnvironment;
+
 use crate::exit_status::ExitStatus;
-use crate::failure::Failure;
+use crate::failure::{CommandError, CommandFailure};
 use crate::output;
 use host::{Change, Host, Means};
 
@@ -24,27 +25,27 @@ use host::{Change, Host, Means};
 const NAME: &str = "switchboard";
 
 /// Sets a host up, or every host that is here, or says how the daemon becomes a service.
-pub fn run(order: &Setup) -> Result<ExitCode, Failure> {
-    if let Some(SetupOther::Service(order)) = &order.other {
-        return service::print(order);
+pub fn run(args: &Setup) -> Result<ExitCode, CommandFailure> {
+    if let Some(SetupOther::Service(args)) = &args.other {
+        return service::print(args);
     }
-    let environment = Environment::of_this_process();
+    let environment = ProcessEnvironment::current();
     let bench = Bench {
-        home: environment.folder("HOME").ok_or(SetupError::NoHome)?,
+        home: environment.directory("HOME").ok_or(SetupError::NoHome)?,
         folder: env::current_dir().map_err(SetupError::Folder)?,
         program: env::current_exe().map_err(SetupError::Folder)?,
         environment,
-        scope: order.scope,
-        remove: order.remove,
-        print: order.print,
+        scope: args.scope,
+        remove: args.remove,
+        print: args.print,
     };
-    let Some(host) = order.host.and_then(Host::of) else { return all(&bench) };
+    let Some(host) = args.host.and_then(Host::of) else { return all(&bench) };
     bench.set_up(host)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// One that fails does not keep the others from it.
-fn all(bench: &Bench) -> Result<ExitCode, Failure> {
+fn all(bench: &Bench) -> Result<ExitCode, CommandFailure> {
     let (mut found, mut failed) = (false, None);
     for host in Host::ALL {
         if !bench.is_here(host) || host.file(bench).is_none() {
@@ -53,9 +54,8 @@ fn all(bench: &Bench) -> Result<ExitCode, Failure> {
         }
         found = true;
         if let Err(error) = bench.set_up(host) {
-            let failure = Failure::from(error);
-            output::complain(&failure);
-            failed = Some(failure.exit_code());
+            output::error(&error, error.hint().as_deref());
+            failed = Some(error.exit_status().into());
         }
     }
     if found { Ok(failed.unwrap_or(ExitCode::SUCCESS)) } else { Err(SetupError::NoHost.into()) }
@@ -63,7 +63,7 @@ fn all(bench: &Bench) -> Result<ExitCode, Failure> {
 
 /// Everything that a host is set up with.
 pub(crate) struct Bench {
-    environment: Environment,
+    environment: ProcessEnvironment,
     home: PathBuf,
     folder: PathBuf,
     program: PathBuf,
@@ -235,10 +235,9 @@ pub enum SetupError {
     HostFailed { host: &'static str, arguments: String, said: String },
 }
 
-impl SetupError {
-    /// What to do about it.
-    pub fn hint(&self) -> String {
-        match self {
+impl CommandError for SetupError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
             Self::NoHome => "set HOME to your home folder".to_owned(),
             Self::Folder(_) => "go to a folder that exists".to_owned(),
             Self::OddPath { .. } => "install Switchboard in a folder with a plain name".to_owned(),
@@ -257,11 +256,10 @@ impl SetupError {
                 "run that command yourself to see more; the copy with `.switchboard-backup` is as it was"
                     .to_owned()
             }
-        }
+        })
     }
 
-    /// Returns the exit status, as `switchboard setup --help` lists them.
-    pub fn exit_status(&self) -> ExitStatus {
+    fn exit_status(&self) -> ExitStatus {
         match self {
             Self::NoHome | Self::OddPath { .. } | Self::NoSuchScope { .. } | Self::NotUnderstood { .. } => {
                 ExitStatus::BadInput

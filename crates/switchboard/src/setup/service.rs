@@ -9,28 +9,29 @@ use std::process::ExitCode;
 
 use super::SetupError;
 use crate::cli::Service;
-use crate::environment::Environment;
+use protocol::{HOME_VARIABLE, ProcessEnvironment};
+
 use crate::exit_status::ExitStatus;
-use crate::failure::Failure;
-use crate::{home, output};
+use crate::failure::CommandFailure;
+use crate::output;
 
 /// What a daemon of the session has to know of the shell it is set up from. With another state folder it would be another
 /// daemon than the one that front-ends look for; without `PATH` it finds no agent. Secrets are left out: others can ask a
 /// service manager for the environment of a service.
-const HANDED_ON: [&str; 4] = ["PATH", home::VARIABLE, "XDG_CONFIG_HOME", "XDG_STATE_HOME"];
+const HANDED_ON: [&str; 4] = ["PATH", HOME_VARIABLE, "XDG_CONFIG_HOME", "XDG_STATE_HOME"];
 
 /// Prints the file.
-pub fn print(order: &Service) -> Result<ExitCode, Failure> {
+pub fn print(args: &Service) -> Result<ExitCode, CommandFailure> {
     let program = env::current_exe().map_err(SetupError::Folder)?;
     let odd = || SetupError::OddPath { path: program.clone() };
-    let path = program.to_str().filter(|path| order.launchd || systemd_takes(path)).ok_or_else(odd)?;
-    let variables = handed_on(&Environment::of_this_process());
-    output::piece(&if order.launchd { plist(path, &variables) } else { unit(path, &variables) });
+    let path = program.to_str().filter(|path| args.launchd || systemd_takes(path)).ok_or_else(odd)?;
+    let variables = handed_on(&ProcessEnvironment::current());
+    output::print(&if args.launchd { plist(path, &variables) } else { unit(path, &variables) });
     Ok(ExitCode::SUCCESS)
 }
 
-fn handed_on(environment: &Environment) -> Vec<(&'static str, String)> {
-    let texts = environment.texts();
+fn handed_on(environment: &ProcessEnvironment) -> Vec<(&'static str, String)> {
+    let texts = environment.utf8_variables();
     let set = |name: &'static str| Some((name, texts.get(name).filter(|value| !value.is_empty())?.clone()));
     HANDED_ON.into_iter().filter_map(set).collect()
 }
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_decides_where_the_daemon_looks_is_handed_on_and_no_secret_is() {
-        let environment: Environment =
+        let environment: ProcessEnvironment =
             [("PATH", "/bin"), ("XDG_STATE_HOME", "/s"), ("ANTHROPIC_API_KEY", "k"), ("XDG_CONFIG_HOME", "")]
                 .into();
         assert_eq!(

@@ -1,83 +1,86 @@
-//! Compares the program and the configuration that the running daemon started with and those that are there now.
+//! Compares the program and the configuration of the running daemon with the current ones.
 //!
-//! The daemon reads its configuration once. A file or a variable that was changed since has no effect on it, and neither has a new program;
-//! nothing else would say so.
+//! The daemon reads its configuration once. Later changes of a file or a variable, and an upgrade of the program, have no effect until it
+//! restarts. This note is the only indication of that.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+use protocol::{ClientRole, DaemonConnection, DaemonRequest, ProcessEnvironment, SwitchboardHome, connect};
 use serde::Serialize;
 
-use super::connect::{Connection, connect};
-use super::control::say;
+use crate::client::{JobReply, exchange};
 use crate::config::Settings;
-use crate::environment::Environment;
-use crate::home::Home;
 use crate::output;
-use crate::wire::{Reply, Request, Role};
 
-/// What a restart of the daemon brings.
-fn restart(brings: &str) -> String {
+/// Returns the hint to restart the daemon.
+fn restart_hint(change: &str) -> String {
     format!(
-        "`switchboard stop --now` ends the daemon and the next call starts one with the {brings}; running jobs go on"
+        "`switchboard stop --now` stops the daemon and the next call starts one with the {change}; running jobs continue"
     )
 }
 
-/// A setting that the daemon has otherwise.
+/// A setting whose value differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChangedSetting {
-    /// Its name.
+    /// The key.
     pub key: String,
-    /// What the daemon has, as TOML; none when it has none.
+    /// The value of the daemon, as TOML; `None` if it is not set.
     pub daemon: Option<String>,
-    /// What the configuration says now.
+    /// The value in the current configuration.
     pub configured: Option<String>,
 }
 
-/// How the daemon's configuration differs from the one that holds now.
+/// The differences between the daemon's configuration and the current one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigDrift {
-    /// The daemon's process.
+    /// The process id of the daemon.
     pub pid: i32,
     /// The settings that differ.
     pub changed: Vec<ChangedSetting>,
-    /// Why the configuration cannot be read now; the daemon keeps the one that it has.
+    /// The reason why the current configuration is unreadable; the daemon keeps its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Whether the daemon's program was replaced, by an upgrade for instance. Settings may differ for that reason, and are not compared.
+    /// Is true if the daemon's program was replaced, for example by an upgrade. Settings are not compared then.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub program_replaced: bool,
 }
 
 impl ConfigDrift {
-    /// Asks the daemon, if one runs; none when both agree, and when it is too old to say.
-    pub fn find(home: &Home, environment: &Environment) -> Option<Self> {
-        Self::ask(&mut connect(home, Role::Control, None).ok()?, home, environment)
+    /// Queries the daemon; `None` if none is running, it is too old to reply, or there is no difference.
+    pub fn find(home: &SwitchboardHome, environment: &ProcessEnvironment) -> Option<Self> {
+        Self::query(&mut connect(home, ClientRole::Control, None).ok()?, home, environment)
     }
 
-    /// Asks a daemon that is connected.
-    pub fn ask(connection: &mut Connection, home: &Home, environment: &Environment) -> Option<Self> {
+    /// Queries a connected daemon.
+    pub fn query(
+        connection: &mut DaemonConnection,
+        home: &SwitchboardHome,
+        environment: &ProcessEnvironment,
+    ) -> Option<Self> {
         let pid = connection.process.as_raw_pid();
         if is_program_replaced(pid) {
             return Some(Self { pid, changed: Vec::new(), unreadable: None, program_replaced: true });
         }
-        let Ok(Reply::Settings { settings: daemon }) = say(connection, &Request::Settings, |_| {}) else {
+        let Ok(JobReply::Settings { settings: daemon }) =
+            exchange(connection, &DaemonRequest::Settings, |_| {})
+        else {
             return None;
         };
         let (changed, unreadable) = match Settings::read(Some(home), environment, &[]) {
-            Ok(settings) => (changed(&daemon, &settings.texts()), None),
+            Ok(settings) => (find_changes(&daemon, &settings.to_toml_values()), None),
             Err(error) => (Vec::new(), Some(model::error_chain(&error))),
         };
         let drift = Self { pid, changed, unreadable, program_replaced: false };
         (!drift.changed.is_empty() || drift.unreadable.is_some()).then_some(drift)
     }
 
-    /// Prints it beside the answer of a command.
+    /// Prints the differences and the hint to stderr.
     pub fn print(&self) {
         output::aside(&format!("note: {self}"));
         if self.unreadable.is_none() {
-            let brings = if self.program_replaced { "new program" } else { "new configuration" };
-            output::aside(&format!("  hint: {}", restart(brings)));
+            let change = if self.program_replaced { "new program" } else { "new configuration" };
+            output::aside(&format!("  hint: {}", restart_hint(change)));
         }
     }
 }
@@ -109,22 +112,22 @@ impl fmt::Display for ConfigDrift {
     }
 }
 
-/// Returns whether the file that a process was started from is no longer there, or is another one: the kernel says so in the link.
+/// Returns whether the executable of a process was deleted or replaced, which `/proc/PID/exe` shows.
 fn is_program_replaced(pid: i32) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe"))
         .is_ok_and(|program| program.as_os_str().as_encoded_bytes().ends_with(b" (deleted)"))
 }
 
-/// Returns the keys whose values differ. What an option of `serve` has set is not told by the daemon.
-fn changed(
+/// Returns the keys whose values differ. The daemon omits the values that options of `serve` set.
+fn find_changes(
     daemon: &BTreeMap<String, Option<String>>,
     now: &BTreeMap<String, Option<String>>,
 ) -> Vec<ChangedSetting> {
-    let by_option = |key: &str| daemon.get(key) == Some(&None);
+    let is_set_by_option = |key: &str| daemon.get(key) == Some(&None);
     let keys: std::collections::BTreeSet<&String> = daemon.keys().chain(now.keys()).collect();
     let value = |settings: &BTreeMap<String, Option<String>>, key: &str| settings.get(key).cloned().flatten();
     keys.into_iter()
-        .filter(|key| !by_option(key) && value(daemon, key) != value(now, key))
+        .filter(|key| !is_set_by_option(key) && value(daemon, key) != value(now, key))
         .map(|key| ChangedSetting {
             key: key.clone(),
             daemon: value(daemon, key),
@@ -148,7 +151,7 @@ mod tests {
             settings(&[("a", Some("1")), ("b", Some("9")), ("new", Some("4")), ("http.address", Some("x"))]);
         let drift = ConfigDrift {
             pid: 7,
-            changed: changed(&daemon, &now),
+            changed: find_changes(&daemon, &now),
             unreadable: None,
             program_replaced: false,
         };

@@ -1,37 +1,37 @@
-//! The environment that the user started this program with. The one place that reads it.
+//! The environment variables of this process.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-/// Every variable, as it was when it was looked at.
+/// A snapshot of the environment variables.
 #[derive(Debug, Clone, Default)]
-pub struct Environment(BTreeMap<OsString, OsString>);
+pub struct ProcessEnvironment(BTreeMap<OsString, OsString>);
 
-impl Environment {
-    /// The one of this process.
-    pub fn of_this_process() -> Self {
+impl ProcessEnvironment {
+    /// Reads the environment of this process.
+    pub fn current() -> Self {
         Self(env::vars_os().collect())
     }
 
-    /// A variable that is set to something.
+    /// Returns a variable unless it is unset or empty.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.0.get(OsStr::new(name)).map(OsString::as_os_str).filter(|value| !value.is_empty())
     }
 
-    /// A variable that names a folder from the root on. The XDG specification wants relative ones ignored.
-    pub fn folder(&self, name: &str) -> Option<PathBuf> {
+    /// Returns a variable that contains an absolute path. Relative paths are ignored, as the XDG specification requires.
+    pub fn directory(&self, name: &str) -> Option<PathBuf> {
         self.get(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// The names of all variables that are text.
+    /// Returns the names of all variables whose names are valid UTF-8.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|name| name.to_str())
     }
 
-    /// Every variable that is text. What is not cannot be handed on; of `PATH` only the folders that are not are lost.
-    pub fn texts(&self) -> BTreeMap<String, String> {
+    /// Returns every variable that is valid UTF-8. `PATH` is converted lossily, so only its invalid directories are lost.
+    pub fn utf8_variables(&self) -> BTreeMap<String, String> {
         let text = |(name, value): (&OsString, &OsString)| {
             let name = name.to_str()?;
             let value = if name == "PATH" {
@@ -45,7 +45,7 @@ impl Environment {
     }
 }
 
-impl<const N: usize> From<[(&str, &str); N]> for Environment {
+impl<const N: usize> From<[(&str, &str); N]> for ProcessEnvironment {
     fn from(variables: [(&str, &str); N]) -> Self {
         Self(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }

@@ -1,29 +1,29 @@
-//! What the jobs came to, added up for a person: the store's sums, and the quantiles that it does not have.
+//! Aggregates the statistics of jobs: the sums of the store, plus quantiles and a histogram of the durations.
 
 use std::collections::BTreeMap;
 
 use calls::{CallError, JobFilter, JobService, JobSummary, PageRequest, StatsRange};
 use model::{AgentKind, StateName, TerminalState, Timestamp};
 
-use crate::wire::{StatsLine, Sums, Taken};
+use protocol::{DailyStats, DurationBucket, JobStats};
 
-/// From how many jobs quantiles are made at most: all of them would be a long look for a figure that hardly changes.
-const MOST_JOBS: u64 = 10_000;
+/// The maximum number of jobs behind the quantiles. More would cost time and hardly change the result.
+const MAX_JOBS: u64 = 10_000;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Agent, model and the first moment of the day.
+/// Agent, model and start of the day.
 type Key = (AgentKind, Option<String>, u64);
 
-/// The sums of the jobs that were placed since then.
-pub async fn of(desk: &JobService, since: Option<Timestamp>) -> Result<Sums, CallError> {
-    let stats = desk.stats(StatsRange { since, until: None }).await?;
-    let (durations, quantiles_from) = durations(desk, since).await?;
-    let mut lines: BTreeMap<Key, StatsLine> = BTreeMap::new();
+/// Aggregates the jobs submitted since a time.
+pub async fn collect(service: &JobService, since: Option<Timestamp>) -> Result<JobStats, CallError> {
+    let stats = service.stats(StatsRange { since, until: None }).await?;
+    let (durations, quantiles_from) = collect_durations(service, since).await?;
+    let mut lines: BTreeMap<Key, DailyStats> = BTreeMap::new();
     for row in stats.ended {
         let key = (row.agent, row.model.clone(), row.day.as_millis());
         let taken = durations.get(&key);
-        let line = lines.entry(key).or_insert_with(|| StatsLine {
-            day: day(row.day),
+        let line = lines.entry(key).or_insert_with(|| DailyStats {
+            day: format_day(row.day),
             agent: row.agent,
             model: row.model,
             calls: 0,
@@ -44,44 +44,44 @@ pub async fn of(desk: &JobService, since: Option<Timestamp>) -> Result<Sums, Cal
         line.output_tokens += row.usage.output;
         line.cost_usd += row.cost_usd;
     }
-    let mut rows: Vec<StatsLine> = lines.into_values().collect();
+    let mut rows: Vec<DailyStats> = lines.into_values().collect();
     rows.sort_by(|one, other| other.day.cmp(&one.day));
-    let durations = spread(durations.values().flatten().copied());
-    Ok(Sums { states: stats.states, rows, quantiles_from, durations })
+    let durations = histogram(durations.values().flatten().copied());
+    Ok(JobStats { states: stats.states, rows, quantiles_from, durations })
 }
 
-/// How long is long: each step is about three times the one before.
-const STEPS_MS: [u64; 9] = [1_000, 3_000, 10_000, 30_000, 60_000, 180_000, 600_000, 1_800_000, 3_600_000];
+/// The upper bounds of the histogram buckets, each about three times the previous one.
+const BUCKETS_MS: [u64; 9] = [1_000, 3_000, 10_000, 30_000, 60_000, 180_000, 600_000, 1_800_000, 3_600_000];
 
-/// How many took how long.
-fn spread(taken: impl Iterator<Item = u64>) -> Vec<Taken> {
-    let ends = STEPS_MS.iter().copied().map(Some).chain([None]);
-    let mut rows: Vec<Taken> = ends.map(|up_to_ms| Taken { up_to_ms, calls: 0 }).collect();
-    for millis in taken {
-        rows[STEPS_MS.partition_point(|step| *step < millis)].calls += 1;
+/// Sorts durations into buckets.
+fn histogram(durations_ms: impl Iterator<Item = u64>) -> Vec<DurationBucket> {
+    let ends = BUCKETS_MS.iter().copied().map(Some).chain([None]);
+    let mut rows: Vec<DurationBucket> = ends.map(|up_to_ms| DurationBucket { up_to_ms, calls: 0 }).collect();
+    for millis in durations_ms {
+        rows[BUCKETS_MS.partition_point(|step| *step < millis)].calls += 1;
     }
     rows
 }
 
-/// How long the newest jobs took, shortest first, and how many were looked at.
-async fn durations(
-    desk: &JobService,
+/// Returns the sorted durations of the newest jobs, and the number of ended jobs that were examined.
+async fn collect_durations(
+    service: &JobService,
     since: Option<Timestamp>,
 ) -> Result<(BTreeMap<Key, Vec<u64>>, u64), CallError> {
     let filter = JobFilter { since, ..JobFilter::default() };
     let mut page = PageRequest { limit: PageRequest::MAX, before: None };
     let (mut taken, mut seen) = (BTreeMap::<Key, Vec<u64>>::new(), 0);
     loop {
-        let found = desk.list(&filter, page).await?;
+        let found = service.list(&filter, page).await?;
         for job in found.jobs.iter().filter(|job| job.completed_at.is_some()) {
             seen += 1;
             let day = job.created_at.as_millis() / DAY_MS * DAY_MS;
-            if let Some(millis) = duration_ms(desk, job) {
+            if let Some(millis) = duration_ms(service, job) {
                 taken.entry((job.agent, job.model.clone(), day)).or_default().push(millis);
             }
         }
         page.before = found.next;
-        if found.next.is_none() || seen >= MOST_JOBS {
+        if found.next.is_none() || seen >= MAX_JOBS {
             for taken in taken.values_mut() {
                 taken.sort_unstable();
             }
@@ -90,26 +90,26 @@ async fn durations(
     }
 }
 
-/// How long the runs of a job took, or have taken by now; none when none was started.
-pub fn duration_ms(desk: &JobService, job: &JobSummary) -> Option<u64> {
+/// Returns the run time of a job, so far or in total; `None` if it has not started.
+pub fn duration_ms(service: &JobService, job: &JobSummary) -> Option<u64> {
     let started_at = job.started_at?;
-    let taken = match (job.completed_at, desk.run_time(job.id)) {
+    let taken = match (job.completed_at, service.run_time(job.id)) {
         (Some(_), _) => job.duration?,
         (None, Some(run_time)) => run_time,
-        // It runs on another machine, which alone knows its waits.
-        (None, None) if job.state == StateName::Running => desk.now().since(started_at),
+        // It runs on another machine; its waits are unknown here.
+        (None, None) if job.state == StateName::Running => service.now().since(started_at),
         (None, None) => return None,
     };
     u64::try_from(taken.as_millis()).ok()
 }
 
-/// The smallest of the sorted numbers that so many of 100 do not exceed.
+/// Returns the nearest-rank percentile of sorted numbers.
 fn quantile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()
 }
 
-fn day(at: Timestamp) -> String {
+fn format_day(at: Timestamp) -> String {
     let seconds = i64::try_from(at.as_millis() / 1000).unwrap_or_default();
     chrono::DateTime::from_timestamp(seconds, 0)
         .map(|day| day.format("%Y-%m-%d").to_string())
@@ -121,15 +121,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_duration_is_counted_once_and_where_it_belongs() {
-        let rows = spread([0, 1_000, 1_001, 3_600_000, 3_600_001, u64::MAX].into_iter());
+    fn histogram_counts_every_duration_once() {
+        let rows = histogram([0, 1_000, 1_001, 3_600_000, 3_600_001, u64::MAX].into_iter());
         let counted: Vec<u64> = rows.iter().map(|row| row.calls).collect();
         assert_eq!(counted, [2, 1, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(rows.last().unwrap().up_to_ms, None);
     }
 
     #[test]
-    fn a_quantile_is_one_of_the_numbers_and_the_smallest_that_is_large_enough() {
+    fn quantile_uses_nearest_rank() {
         assert_eq!(quantile(&[], 50), None);
         assert_eq!((quantile(&[7], 50), quantile(&[7], 95)), (Some(7), Some(7)));
         let hundred: Vec<u64> = (1..=100).collect();
