@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_in_one_line_where_there_is_room() {
+    fn figures_wrap_at_terminal_width() {
         let line = "completed in 12.3 s · claude-opus-5-5 · 3 turns · 12.4k tokens in, 1.1k out · $0.042";
         assert_eq!(closing().lines(None), [line, "job: 1"]);
         assert_eq!(
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_figures_are_left_out_and_one_turn_is_singular() {
+    fn unknown_figures_are_omitted() {
         let unknown =
             Closing { model: None, turns: Some(1), tokens: Some((0, 0)), cost_usd: None, ..closing() };
         assert_eq!(unknown.lines(None), ["completed in 12.3 s · 1 turn", "job: 1"]);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn outcome_says_how_long_and_whether_it_ran() {
+    fn outcome_shows_duration_if_started() {
         let shown = |status, has_started| Closing { status, has_started, ..closing() }.outcome();
         assert_eq!(shown(JobStatus::Timeout, true), "timed out after 12.3 s");
         assert_eq!(shown(JobStatus::Running, true), "running for 12.3 s");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn resume_command_names_another_directory() {
+    fn resume_command_names_other_directory() {
         let here = std::env::current_dir().unwrap();
         assert_eq!(resume("claude", "1-2", Some(&here)), "switchboard call claude --session 1-2");
         assert_eq!(

@@ -118,7 +118,7 @@ mod tests {
     use model::Deadline;
 
     #[test]
-    fn only_a_missing_program_means_not_installed() {
+    fn only_missing_program_means_not_installed() {
         let not_started = |reason| ExitStatus::from_failure(Some(&FailureKind::NotStarted { reason }));
         for (reason, expected) in [
             (NotStartedReason::ProgramMissing, ExitStatus::NotInstalled),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_failure_has_its_code() {
+    fn each_failure_kind_has_its_exit_code() {
         let code = |failure: Option<FailureKind>| ExitStatus::from_failure(failure.as_ref()) as u8;
         assert_eq!(code(None), 0);
         assert_eq!(code(Some(FailureKind::AgentError)), 1);

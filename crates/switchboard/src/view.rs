@@ -15,7 +15,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::cli::CallArgs;
 use crate::closing::Closing;
-use crate::echo::NoMark;
+use crate::echo::EchoGuard;
 use crate::{output, style};
 use render::duration::format_millis;
 use render::text::strip_control;
@@ -75,7 +75,7 @@ pub struct View {
     mode: OutputMode,
     agent: AgentKind,
     bar: Option<ProgressBar>,
-    _no_mark: Option<NoMark>,
+    _echo_guard: Option<EchoGuard>,
     /// Is true if stdout and the progress line share the terminal.
     shares_terminal: bool,
     /// The unfinished last line of the answer.
@@ -99,13 +99,13 @@ impl View {
             bar.set_style(progress_style(PROGRESS_ALONE));
             bar
         });
-        let no_mark = bar.as_ref().and_then(|_| NoMark::on_stderr());
+        let echo_guard = bar.as_ref().and_then(|_| EchoGuard::for_stderr());
         let shares_terminal = live && io::stdout().is_terminal();
         Self {
             mode,
             agent,
             bar,
-            _no_mark: no_mark,
+            _echo_guard: echo_guard,
             shares_terminal,
             partial_line: String::new(),
             deltas: DeltaMerger::default(),

@@ -66,13 +66,13 @@ fn differences(drawn: &Arrows, built: &Arrows) -> Vec<String> {
 }
 
 #[test]
-fn every_crate_uses_just_what_its_arrow_points_to() {
+fn crate_dependencies_match_architecture() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     assert_eq!(differences(&drawn(&text), &built()), Vec::<String>::new());
 }
 
 #[test]
-fn a_forbidden_arrow_is_found() {
+fn forbidden_dependency_is_found() {
     let text = "## Crates\n```\nmodel/  nouns  → nothing\nstore/  rows  → model\n```\n";
     let arrows = |pairs: &[(&str, &[&str])]| -> Arrows {
         pairs

@@ -81,7 +81,7 @@ fn broken(page: &Path, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_link_between_the_documents_leads_somewhere() {
+fn document_links_resolve() {
     let all = pages(&root());
     assert!(all.len() > 10, "the documents are not where they are looked for: {all:?}");
     let broken: Vec<String> =
@@ -90,7 +90,7 @@ fn every_link_between_the_documents_leads_somewhere() {
 }
 
 #[test]
-fn a_link_to_nothing_is_found() {
+fn broken_link_is_found() {
     let page = root().join("docs/README.md");
     let text = "# Two words, `and` more\n[here](#two-words-and-more) [there](nowhere.md) [no](#none)\n\
                 ![no](gone.svg)\n[far](https://example.com/)\n```\n[no](link)\n# no heading\n```\n[no](#no-heading)\n";
@@ -102,7 +102,7 @@ fn a_link_to_nothing_is_found() {
 }
 
 #[test]
-fn the_index_of_the_documents_has_every_page() {
+fn docs_index_lists_every_page() {
     let text = read("docs/README.md");
     let listed: BTreeSet<&str> = links(&text).into_iter().collect();
     for page in pages(&root().join("docs")) {
@@ -120,7 +120,7 @@ fn variants<T: DeserializeOwned>(nonsense: &Value) -> Vec<String> {
 }
 
 #[test]
-fn every_kind_of_error_has_its_place_among_the_troubles() {
+fn every_failure_kind_is_in_troubleshooting() {
     let page = read("docs/troubleshooting.md");
     let headings = anchors(&page);
     for kind in variants::<FailureKind>(&serde_json::json!({ "kind": "?" })) {
@@ -166,7 +166,7 @@ fn tests_named_in_documents_exist() {
 }
 
 #[test]
-fn what_the_registry_is_told_is_what_is_built() {
+fn registry_manifest_matches_build() {
     let server = json("server.json");
     assert_eq!(
         server["$schema"], "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
@@ -186,7 +186,7 @@ fn what_the_registry_is_told_is_what_is_built() {
 }
 
 #[test]
-fn the_manifest_of_the_bundle_is_of_this_version_and_has_every_tool() {
+fn bundle_manifest_matches_version_and_tools() {
     let manifest = json("packaging/manifest.json");
     assert_eq!(manifest["manifest_version"], "0.3");
     assert_eq!(manifest["name"], env!("CARGO_PKG_NAME"));
@@ -210,7 +210,7 @@ fn the_manifest_of_the_bundle_is_of_this_version_and_has_every_tool() {
 }
 
 #[test]
-fn a_bundle_holds_every_executable_and_is_the_same_twice() {
+fn bundle_is_complete_and_reproducible() {
     let scratch = tempfile::tempdir().unwrap();
     let built = scratch.path().join("built");
     fs::create_dir(&built).unwrap();
@@ -250,7 +250,7 @@ fn a_bundle_holds_every_executable_and_is_the_same_twice() {
 }
 
 #[test]
-fn the_example_for_a_project_starts_the_bridge() {
+fn project_example_starts_bridge() {
     let example = json("examples/mcp.json");
     let server = serde_json::json!({ "command": "switchboard", "args": ["mcp"] });
     assert_eq!(example, serde_json::json!({ "mcpServers": { "switchboard": server } }));

@@ -1,4 +1,4 @@
-//! The errors of a configuration. Each names the file and line, the variable or the option.
+//! Configuration errors. Each names the file and line, the variable or the option.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::exit_status::ExitStatus;
 use crate::failure::CommandError;
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
 pub enum Source {
@@ -22,14 +22,14 @@ pub enum Source {
         /// The line, counted from 1.
         line: usize,
     },
-    /// A variable of the environment.
+    /// An environment variable.
     Variable {
         /// Its name.
         name: String,
     },
-    /// An option of the command line.
+    /// A command-line option.
     Option {
-        /// As it is typed.
+        /// Its name.
         name: &'static str,
     },
 }
@@ -45,7 +45,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Why the configuration cannot be read.
+/// The configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read configuration file `{}`", path.display())]

@@ -7,7 +7,7 @@ use model::{AgentKind, RunId};
 use protocol::{HOME_VARIABLE, ProcessEnvironment, SwitchboardHome};
 use serde_json::json;
 
-use super::keys::{Default, KEYS, Key};
+use super::keys::{KEYS, Key, KeyDefault};
 use super::settings::Settings;
 
 /// Formats the effective settings as TOML, each line with its source. The text is a valid configuration file.
@@ -155,10 +155,10 @@ fn append_agent_variables(text: &mut String) {
     }
 }
 
-fn describe_default(default: &Default) -> String {
+fn describe_default(default: &KeyDefault) -> String {
     match default {
-        Default::NotSet => "not set".to_owned(),
-        Default::Told(words) => (*words).to_owned(),
+        KeyDefault::NotSet => "not set".to_owned(),
+        KeyDefault::Dynamic(words) => (*words).to_owned(),
         other => other.value().map(|value| format!("`{value}`")).unwrap_or_default(),
     }
 }

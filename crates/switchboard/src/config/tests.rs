@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::keys::{Default, KEYS, Key};
+use super::keys::{KEYS, Key, KeyDefault};
 use super::value::Kind;
 use super::*;
 
@@ -31,9 +31,10 @@ fn another(key: &Key) -> (String, String) {
         Kind::Text => "sonnet-9",
         Kind::Path => "/opt/thing",
         Kind::Address => "127.0.0.1:7878",
-        Kind::Choice(words) => {
-            words.iter().find(|word| !matches!(key.default, Default::Text(usual) if usual == **word)).unwrap()
-        }
+        Kind::Choice(words) => words
+            .iter()
+            .find(|word| !matches!(key.default, KeyDefault::Text(usual) if usual == **word))
+            .unwrap(),
         Kind::Flag => return ("true".into(), "true".into()),
         Kind::Time { .. } => "7m",
         Kind::Count { .. } => {
@@ -55,7 +56,7 @@ fn another(key: &Key) -> (String, String) {
 }
 
 #[test]
-fn every_key_set_in_the_file_changes_the_configuration() {
+fn every_key_in_the_file_is_applied() {
     let before = config("");
     for key in KEYS {
         let own = key.name.replace("<alias>", "mine").replace("<name>", "mine");
@@ -73,7 +74,7 @@ fn every_key_set_in_the_file_changes_the_configuration() {
 }
 
 #[test]
-fn every_key_with_a_variable_is_set_by_it_as_by_the_file() {
+fn variable_and_file_set_the_same_value() {
     for key in KEYS {
         let Some(variable) = key.variable() else { continue };
         let (toml, text) = another(key);
@@ -87,22 +88,22 @@ fn every_key_with_a_variable_is_set_by_it_as_by_the_file() {
 }
 
 #[test]
-fn a_variable_beats_the_file_and_an_option_beats_both() {
+fn option_overrides_variable_overrides_file() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("config.toml"), "[http]\naddress = \"127.0.0.1:1\"\n").unwrap();
     let home = home(root.path());
-    let address = |environment: &ProcessEnvironment, given: &[Given]| {
-        Config::read(Some(&home), environment, given).unwrap().http.address.unwrap().port()
+    let address = |environment: &ProcessEnvironment, overrides: &[OptionOverride]| {
+        Config::read(Some(&home), environment, overrides).unwrap().http.address.unwrap().port()
     };
     let variable: ProcessEnvironment = [("SWITCHBOARD_HTTP_ADDRESS", "127.0.0.1:2")].into();
-    let option = Given { option: "--http", key: "http.address", text: "127.0.0.1:3".into() };
+    let option = OptionOverride { option: "--http", key: "http.address", text: "127.0.0.1:3".into() };
     assert_eq!(address(&ProcessEnvironment::default(), &[]), 1);
     assert_eq!(address(&variable, &[]), 2);
     assert_eq!(address(&variable, &[option]), 3);
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
+fn unknown_key_error_names_line_and_nearest_key() {
     let error = refusal("store = \"sqlite:\"\n\n[limits]\nat_onec = 3\n");
     assert!(error.to_string().ends_with("config.toml line 4: unknown key `limits.at_onec`"), "{error}");
     assert!(error.hint().starts_with("did you mean `limits.at_once`?"), "{}", error.hint());
@@ -116,7 +117,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
 }
 
 #[test]
-fn a_wrong_type_is_named_with_what_is_taken_and_what_was_found() {
+fn type_error_names_expected_and_found() {
     for (text, expected) in [
         (
             "\nlimits.at_once = \"four\"",
@@ -145,7 +146,7 @@ fn a_wrong_type_is_named_with_what_is_taken_and_what_was_found() {
 }
 
 #[test]
-fn a_file_that_is_not_toml_is_refused_with_the_line() {
+fn invalid_toml_error_names_line() {
     let error = refusal("store = \"sqlite:\"\nlabels = [\n");
     assert!(matches!(error, ConfigError::NotToml { .. }), "{error}");
     assert!(error.to_string().contains("config.toml line "), "{error}");
@@ -153,7 +154,7 @@ fn a_file_that_is_not_toml_is_refused_with_the_line() {
 }
 
 #[test]
-fn a_file_that_others_can_write_to_is_refused() {
+fn config_file_writable_by_others_is_rejected() {
     use std::os::unix::fs::PermissionsExt;
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("config.toml");
@@ -164,7 +165,7 @@ fn a_file_that_others_can_write_to_is_refused() {
 }
 
 #[test]
-fn variable_that_no_agent_may_have_is_refused_with_the_reason() {
+fn forbidden_pass_env_variable_is_rejected() {
     let error = refusal("pass_env = [\"GH_TOKEN\", \"LD_PRELOAD\"]");
     assert!(matches!(error, ConfigError::ForbiddenVariable { .. }), "{error}");
     assert!(error.to_string().contains("must not contain `LD_PRELOAD`: it would run code"), "{error}");
@@ -172,7 +173,7 @@ fn variable_that_no_agent_may_have_is_refused_with_the_reason() {
 }
 
 #[test]
-fn model_aliases_are_the_operators_own() {
+fn model_aliases_are_configurable() {
     let models =
         config("[models.claude]\nHaiku = \"claude-haiku-9\"\ndefault = \"opus\"\nbest = \"claude-opus-9\"")
             .models;
@@ -184,7 +185,7 @@ fn model_aliases_are_the_operators_own() {
 }
 
 #[test]
-fn paths_may_begin_with_the_users_own_folder() {
+fn paths_may_start_with_tilde() {
     let settings = read("[cwd_aliases]\nshop = \"~/shop\"", &[("HOME", "/home/ana")].into()).unwrap();
     assert_eq!(Config::from_settings(&settings).cwd_aliases["shop"], Path::new("/home/ana/shop"));
     assert!(
@@ -194,14 +195,14 @@ fn paths_may_begin_with_the_users_own_folder() {
 }
 
 #[test]
-fn no_agent_may_run_more_often_than_all_together() {
+fn per_agent_limit_is_capped_by_total() {
     let limits = config("[limits]\nat_once = 3\nper_agent.claude = 2\nper_agent.codex = 9").limits;
     let of = |agent| limits.per_agent[&agent];
     assert_eq!((of(AgentKind::Claude), of(AgentKind::Codex), of(AgentKind::Gemini)), (2, 3, 3));
 }
 
 #[test]
-fn without_a_word_agents_are_confined_to_their_folders_as_far_as_can_be_and_no_ceiling_is_set() {
+fn default_policy_is_workspace_best_effort_without_ceiling() {
     let Sandbox { policy, ceiling, expose, trust_workspaces, cache_bytes } = config("").sandbox;
     assert_eq!(cache_bytes, Some(calls::Settings::CACHE_BYTES));
     assert!(!trust_workspaces && expose.is_empty());
@@ -211,7 +212,7 @@ fn without_a_word_agents_are_confined_to_their_folders_as_far_as_can_be_and_no_c
 }
 
 #[test]
-fn home_directory_as_a_whole_cannot_be_exposed() {
+fn whole_home_directory_cannot_be_exposed() {
     let environment: ProcessEnvironment = [("HOME", "/home/ana")].into();
     let exposed = |paths: &str| {
         let settings = read(&format!("[sandbox]\nexpose = [{paths}]"), &environment)?;

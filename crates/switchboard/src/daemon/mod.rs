@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use state::DaemonState;
 
 use crate::cli;
-use crate::config::{Config, ConfigError, Given, Settings};
+use crate::config::{Config, ConfigError, OptionOverride, Settings};
 use crate::exit_status::ExitStatus;
 use crate::failure::CommandError;
 use crate::output;
@@ -49,7 +49,7 @@ pub fn serve(args: &cli::Serve) -> Result<ExitCode, DaemonError> {
     }
     let environment = ProcessEnvironment::current();
     let home = SwitchboardHome::from_environment(&environment)?;
-    let http = args.http.iter().map(|address| Given {
+    let http = args.http.iter().map(|address| OptionOverride {
         option: "--http",
         key: "http.address",
         text: address.clone(),

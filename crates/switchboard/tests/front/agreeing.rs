@@ -52,7 +52,7 @@ fn variable(bed: &Bed, name: &str, environment: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn agent_installed_after_the_daemon_started_is_found() {
+fn agent_installed_after_daemon_start_is_found() {
     let bed = Bed::new();
     bed.daemon();
     let folder = bed.scratch().join("bin");
@@ -71,7 +71,7 @@ fn agent_installed_after_the_daemon_started_is_found() {
 }
 
 #[test]
-fn variables_of_the_calling_shell_reach_the_agent() {
+fn variables_of_calling_shell_reach_agent() {
     let bed = Bed::new();
     let mut first = bed.command(&["serve", "--background"]);
     assert!(first.env("REHEARSAL_WORD", "old").status().unwrap().success());
@@ -82,7 +82,7 @@ fn variables_of_the_calling_shell_reach_the_agent() {
 }
 
 #[test]
-fn variables_of_an_mcp_host_complete_the_daemons() {
+fn variables_of_mcp_host_extend_those_of_daemon() {
     let bed = Bed::new();
     bed.configure("rehearsal = true\n");
     let mut first = bed.command(&["serve", "--background"]);
@@ -102,7 +102,7 @@ fn variables_of_an_mcp_host_complete_the_daemons() {
 }
 
 #[test]
-fn caller_inside_a_run_cannot_set_variables() {
+fn caller_inside_run_cannot_set_variables() {
     let bed = Bed::new();
     bed.daemon();
     let inside = [("REHEARSAL_WORD", "mine"), ("SWITCHBOARD_RUN_ID", "01a1dde2-642d-7027-95b7-67d9f29d1836")];
@@ -110,7 +110,7 @@ fn caller_inside_a_run_cannot_set_variables() {
 }
 
 #[test]
-fn queued_call_keeps_its_variables_across_a_restart() {
+fn queued_call_keeps_variables_across_restart() {
     let bed = Bed::new();
     bed.configure("[limits]\nat_once = 1\n");
     let daemon = bed.daemon();
@@ -132,7 +132,7 @@ fn queued_call_keeps_its_variables_across_a_restart() {
 }
 
 #[test]
-fn variables_of_a_call_that_was_never_placed_are_removed() {
+fn variables_of_unsubmitted_call_are_removed() {
     let bed = Bed::new();
     bed.daemon().kill();
     // What a daemon leaves that is killed between the two writes.
@@ -143,7 +143,7 @@ fn variables_of_a_call_that_was_never_placed_are_removed() {
 }
 
 #[test]
-fn changed_configuration_is_named_with_the_remedy() {
+fn changed_configuration_is_reported() {
     let bed = Bed::new();
     bed.configure("[limits]\nat_once = 3\n");
     let daemon = bed.daemon();
@@ -166,7 +166,7 @@ fn changed_configuration_is_named_with_the_remedy() {
 }
 
 #[test]
-fn replaced_program_is_named_and_not_its_settings() {
+fn replaced_program_is_reported() {
     let bed = Bed::new();
     let program = bed.work().join("switchboard");
     let link = |built: &str, to: &Path| {
@@ -198,7 +198,7 @@ fn replaced_program_is_named_and_not_its_settings() {
 }
 
 #[test]
-fn daemon_without_its_database_says_so_everywhere() {
+fn lost_database_is_reported_everywhere() {
     let bed = Bed::new();
     bed.daemon();
     assert_eq!(stdout(&bed.run(&["call", "rehearsal", "Hello"])), "You said: Hello\n");
@@ -215,7 +215,7 @@ fn daemon_without_its_database_says_so_everywhere() {
 }
 
 #[test]
-fn daemon_survives_an_invalid_configuration() {
+fn daemon_survives_invalid_configuration() {
     let bed = Bed::new();
     bed.daemon();
     bed.configure("stroe = \"sqlite:\"\n");
@@ -253,7 +253,7 @@ fn post(bed: &Bed, session: &str, message: &Value) -> String {
 }
 
 #[test]
-fn ceiling_set_while_the_daemon_runs_counts_for_every_caller() {
+fn ceiling_change_applies_to_running_daemon() {
     let bed = Bed::new();
     bed.configure("rehearsal = true\n");
     assert!(bed.run(&["serve", "--background", "--http", "127.0.0.1:0"]).status.success());
@@ -303,7 +303,7 @@ fn ceiling_set_while_the_daemon_runs_counts_for_every_caller() {
 }
 
 #[test]
-fn program_in_the_workspace_is_not_taken_for_an_agent() {
+fn program_in_workspace_is_not_an_agent() {
     let bed = Bed::new();
     let work = bed.work();
     // As a confined call would leave it: the next one must not ask it for its version.
@@ -327,7 +327,7 @@ fn program_in_the_workspace_is_not_taken_for_an_agent() {
 }
 
 #[test]
-fn program_in_an_earlier_workspace_is_not_taken_for_an_agent() {
+fn program_in_earlier_workspace_is_not_an_agent() {
     for direct in [&[][..], &["--direct"]] {
         let bed = Bed::new();
         let (earlier, work) = (bed.scratch().join("earlier"), bed.work());
@@ -359,7 +359,7 @@ fn program_in_an_earlier_workspace_is_not_taken_for_an_agent() {
 }
 
 #[test]
-fn program_in_a_renamed_workspace_is_not_taken_for_an_agent() {
+fn program_in_renamed_workspace_is_not_an_agent() {
     let bed = Bed::new();
     let (earlier, renamed) = (bed.scratch().join("earlier"), bed.scratch().join("renamed"));
     install_claude(&earlier.join("bin"));
@@ -375,7 +375,7 @@ fn program_in_a_renamed_workspace_is_not_taken_for_an_agent() {
 }
 
 #[test]
-fn directory_that_no_agent_could_write_to_stays_trusted() {
+fn unwritable_directory_stays_trusted() {
     let bed = Bed::new();
     let (bin, work) = (bed.scratch().join("bin"), bed.work());
     install_claude(&bin);
@@ -393,7 +393,7 @@ fn directory_that_no_agent_could_write_to_stays_trusted() {
 
 /// No confined agent works there, and most programs of a user lie below.
 #[test]
-fn program_is_found_from_the_home_directory() {
+fn program_is_found_from_home_directory() {
     let bed = Bed::new();
     let person = bed.work();
     install_claude(&person.join(".local/bin"));

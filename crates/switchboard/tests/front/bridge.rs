@@ -13,7 +13,7 @@ fn mark(message: &Value) -> String {
 }
 
 #[test]
-fn calls_in_flight_are_said_again_to_the_next_daemon_with_the_same_marks() {
+fn tool_calls_are_replayed_with_same_request_key() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut host = bed.bridge();
@@ -52,7 +52,7 @@ fn calls_in_flight_are_said_again_to_the_next_daemon_with_the_same_marks() {
 }
 
 #[test]
-fn requests_while_the_daemon_is_away_are_held_back() {
+fn requests_are_queued_while_daemon_is_away() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut host = bed.bridge();
@@ -72,7 +72,7 @@ fn requests_while_the_daemon_is_away_are_held_back() {
 }
 
 #[test]
-fn a_request_that_ends_every_daemon_is_answered_in_the_end() {
+fn request_that_crashes_every_daemon_is_failed() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut host = bed.bridge();
@@ -95,7 +95,7 @@ fn a_request_that_ends_every_daemon_is_answered_in_the_end() {
 }
 
 #[test]
-fn a_cancellation_is_passed_on_and_said_again_when_it_may_not_have_been_read() {
+fn unread_cancellation_is_replayed_to_next_daemon() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut host = bed.bridge();
@@ -112,7 +112,7 @@ fn a_cancellation_is_passed_on_and_said_again_when_it_may_not_have_been_read() {
 }
 
 #[test]
-fn a_second_request_with_the_id_of_one_that_is_open_is_refused_and_not_passed_on() {
+fn duplicate_request_id_is_rejected() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut host = bed.bridge();
@@ -130,7 +130,7 @@ fn a_second_request_with_the_id_of_one_that_is_open_is_refused_and_not_passed_on
 }
 
 #[test]
-fn lines_of_any_kind_pass_byte_for_byte() {
+fn lines_are_forwarded_byte_for_byte() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut host = bed.bridge();
@@ -153,7 +153,7 @@ fn lines_of_any_kind_pass_byte_for_byte() {
 }
 
 #[test]
-fn a_line_of_fifty_megabytes_passes() {
+fn line_of_50_mb_is_forwarded() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut host = bed.bridge();
@@ -181,7 +181,7 @@ fn a_line_of_fifty_megabytes_passes() {
 }
 
 #[test]
-fn an_answer_to_a_daemon_that_is_gone_does_not_reach_the_next() {
+fn reply_to_dead_daemon_is_not_forwarded() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut host = bed.bridge();
@@ -198,7 +198,7 @@ fn an_answer_to_a_daemon_that_is_gone_does_not_reach_the_next() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_with_requests_in_flight_is_followed_by_one_that_answers_them() {
+fn in_flight_requests_survive_daemon_kill() {
     let bed = Bed::new();
     let mut host = bed.bridge();
     host.greet();
@@ -223,7 +223,7 @@ fn a_daemon_that_is_killed_with_requests_in_flight_is_followed_by_one_that_answe
 }
 
 #[test]
-fn ten_hosts_whose_daemon_is_killed_share_the_next() {
+fn ten_hosts_share_next_daemon_after_kill() {
     let bed = Bed::new();
     let mut hosts: Vec<_> = (0..10).map(|_| bed.bridge()).collect();
     hosts.iter_mut().for_each(crate::bed::Host::greet);
@@ -240,7 +240,7 @@ fn ten_hosts_whose_daemon_is_killed_share_the_next() {
 }
 
 #[test]
-fn bad_input_is_answered_by_the_server_and_nobody_dies_of_it() {
+fn bad_input_is_answered_without_crash() {
     let bed = Bed::new();
     let mut host = bed.bridge();
     host.greet();
@@ -256,7 +256,7 @@ fn bad_input_is_answered_by_the_server_and_nobody_dies_of_it() {
 }
 
 #[test]
-fn a_host_that_closes_its_end_gets_its_answers_and_the_daemon_lives_on() {
+fn replies_arrive_after_host_closes_stdin() {
     let bed = Bed::new();
     let mut host = bed.bridge();
     host.ask(1, "ping", &json!({}));
@@ -268,7 +268,7 @@ fn a_host_that_closes_its_end_gets_its_answers_and_the_daemon_lives_on() {
 }
 
 #[test]
-fn slow_requests_that_are_piped_in_are_answered_too() {
+fn slow_piped_requests_are_answered() {
     let bed = Bed::new();
     bed.configure("rehearsal = true\n");
     let mut host = bed.bridge();
@@ -292,7 +292,7 @@ fn slow_requests_that_are_piped_in_are_answered_too() {
 }
 
 #[test]
-fn requests_that_are_piped_in_are_answered_by_the_next_daemon_if_need_be() {
+fn piped_requests_are_answered_by_next_daemon() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut host = bed.bridge();
@@ -310,7 +310,7 @@ fn requests_that_are_piped_in_are_answered_by_the_next_daemon_if_need_be() {
 }
 
 #[test]
-fn a_bridge_whose_host_is_gone_ends() {
+fn bridge_exits_with_its_host() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut host = bed.bridge();

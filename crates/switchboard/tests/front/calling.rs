@@ -28,7 +28,7 @@ fn hanging(bed: &Bed) -> String {
 }
 
 #[test]
-fn a_call_starts_the_daemon_and_prints_the_answer_alone_on_stdout() {
+fn call_starts_daemon_and_prints_only_answer() {
     let bed = Bed::new();
     let output = bed.run(&["call", "rehearsal", "@rehearse tool Bash ls => a\n@rehearse answer done"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -42,7 +42,7 @@ fn a_call_starts_the_daemon_and_prints_the_answer_alone_on_stdout() {
 }
 
 #[test]
-fn added_directories_reach_the_agent_and_must_exist() {
+fn added_directories_reach_agent_and_must_exist() {
     let bed = Bed::new();
     let (one, other) = (bed.scratch().join("one"), bed.scratch().join("other"));
     for direct in [&[][..], &["--direct"]] {
@@ -60,7 +60,7 @@ fn added_directories_reach_the_agent_and_must_exist() {
 }
 
 #[test]
-fn unfinished_work_is_reported_by_both_ways_of_calling() {
+fn unfinished_work_is_reported_with_and_without_daemon() {
     let bed = Bed::new();
     for direct in [&[][..], &["--direct"]] {
         let run = |steps: &[&str]| {
@@ -88,7 +88,7 @@ fn unfinished_work_is_reported_by_both_ways_of_calling() {
 }
 
 #[test]
-fn a_call_is_confined_in_a_home_of_any_depth() {
+fn call_is_sandboxed_in_deep_home() {
     let bed = Bed::deep();
     for direct in [&[][..], &["--direct"]] {
         let output = bed.run(&[&["call", "rehearsal", "Hello"], direct].concat());
@@ -100,7 +100,7 @@ fn a_call_is_confined_in_a_home_of_any_depth() {
 }
 
 #[test]
-fn a_folder_that_is_no_text_is_named_by_both_ways_of_calling() {
+fn non_utf8_directory_is_rejected_by_name() {
     use std::os::unix::ffi::OsStringExt;
     let bed = Bed::new();
     let folder = bed.scratch().join(std::ffi::OsString::from_vec(b"d\xffx".to_vec()));
@@ -121,7 +121,7 @@ fn a_folder_that_is_no_text_is_named_by_both_ways_of_calling() {
 }
 
 #[test]
-fn a_number_of_processes_that_is_named_and_required_is_held_or_nothing_is_run() {
+fn required_process_limit_is_enforced_or_call_fails() {
     let bed = Bed::new();
     bed.configure("[sandbox]\nprocesses = 100\n");
     let output = bed.run(&["call", "rehearsal", "Hello", "--require"]);
@@ -139,7 +139,7 @@ fn a_number_of_processes_that_is_named_and_required_is_held_or_nothing_is_run() 
 }
 
 #[test]
-fn a_call_that_names_no_policy_writes_its_folder_and_nothing_else_and_says_so() {
+fn default_call_can_write_only_its_directory() {
     let bed = Bed::new();
     let (work, outside) = (bed.scratch().join("work"), bed.scratch().join("outside"));
     for folder in [&work, &outside] {
@@ -169,7 +169,7 @@ fn a_call_that_names_no_policy_writes_its_folder_and_nothing_else_and_says_so() 
 }
 
 #[test]
-fn call_in_the_home_directory_is_refused_and_the_way_out_named() {
+fn call_in_home_directory_is_rejected_with_hint() {
     let bed = Bed::new();
     let home = bed.scratch().join("person");
     std::fs::create_dir(&home).unwrap();
@@ -185,7 +185,7 @@ fn call_in_the_home_directory_is_refused_and_the_way_out_named() {
 }
 
 #[test]
-fn call_in_our_own_directories_is_refused() {
+fn call_in_own_directories_is_rejected() {
     let bed = Bed::new();
     let root = bed.scratch().join("own");
     std::fs::create_dir_all(root.join("sub")).unwrap();
@@ -204,7 +204,7 @@ fn call_in_our_own_directories_is_refused() {
 }
 
 #[test]
-fn the_forms_of_an_answer_agree() {
+fn text_json_and_event_answers_agree() {
     let bed = Bed::new();
     let answer = json(&stdout(&bed.run(&["call", "rehearsal", "--json", "hi"])));
     assert_eq!(
@@ -225,7 +225,7 @@ fn the_forms_of_an_answer_agree() {
 }
 
 #[test]
-fn every_end_has_its_exit_code() {
+fn every_outcome_has_its_exit_code() {
     let bed = Bed::new();
     let code = |args: &[&str]| bed.run(&[&["call"], args].concat()).status.code();
     assert_eq!(code(&["rehearsal", "@rehearse exit 7"]), Some(1));
@@ -240,7 +240,7 @@ fn every_end_has_its_exit_code() {
 }
 
 #[test]
-fn silence_before_the_first_word_is_bounded_by_options_and_by_the_configuration() {
+fn startup_timeout_is_configurable() {
     let bed = Bed::new();
     let deadline = |script: &str, options: &[&str]| {
         let output = bed.run(&[&["call", "rehearsal", "--json", script], options].concat());
@@ -256,7 +256,7 @@ fn silence_before_the_first_word_is_bounded_by_options_and_by_the_configuration(
 }
 
 #[test]
-fn continue_goes_on_with_the_last_session_of_the_folder() {
+fn continue_resumes_last_session_of_directory() {
     let bed = Bed::new();
     let first = json(&stdout(&bed.run(&["call", "rehearsal", "--json", "one"])));
     let second = json(&stdout(&bed.run(&["call", "rehearsal", "--json", "--continue", "two"])));
@@ -265,7 +265,7 @@ fn continue_goes_on_with_the_last_session_of_the_folder() {
 }
 
 #[test]
-fn ctrl_c_cancels_the_job_and_leaves_nothing() {
+fn ctrl_c_cancels_job_and_leaves_no_process() {
     let bed = Bed::new();
     let pids = bed.scratch().join("pids");
     let prompt = format!(
@@ -293,7 +293,7 @@ fn ctrl_c_cancels_the_job_and_leaves_nothing() {
 }
 
 #[test]
-fn a_second_ctrl_c_leaves_the_job_and_says_how_to_come_back() {
+fn second_ctrl_c_detaches_with_hint() {
     let bed = Bed::new();
     let mut child = bed
         .command(&["call", "rehearsal", "@rehearse ignore TERM\n@rehearse say up\n@rehearse hang"])
@@ -318,7 +318,7 @@ fn a_second_ctrl_c_leaves_the_job_and_says_how_to_come_back() {
 }
 
 #[test]
-fn a_call_is_followed_to_its_end_although_the_daemon_is_killed() {
+fn call_is_followed_across_daemon_kill() {
     let bed = Bed::new();
     let prompt = "@rehearse say one\n@rehearse delay 500ms\n@rehearse answer two";
     let mut child = bed
@@ -339,7 +339,7 @@ fn a_call_is_followed_to_its_end_although_the_daemon_is_killed() {
 }
 
 #[test]
-fn a_job_in_the_background_can_be_listed_waited_for_cancelled_and_placed_again() {
+fn background_job_can_be_managed() {
     let bed = Bed::new();
     let id = hanging(&bed);
     let short = &id[..13];
@@ -360,7 +360,7 @@ fn a_job_in_the_background_can_be_listed_waited_for_cancelled_and_placed_again()
 }
 
 #[test]
-fn a_shortened_id_must_name_one_job() {
+fn ambiguous_id_prefix_is_rejected() {
     let bed = Bed::new();
     let ids: Vec<String> = (0..2).map(|_| hanging(&bed)).collect();
     let shared = ids[0].bytes().zip(ids[1].bytes()).take_while(|(one, other)| one == other).count();
@@ -379,7 +379,7 @@ fn a_shortened_id_must_name_one_job() {
 }
 
 #[test]
-fn the_sums_count_what_ended() {
+fn stats_count_ended_jobs() {
     let bed = Bed::new();
     assert_eq!(stdout(&bed.run(&["stats"])), "no jobs\n");
     for prompt in ["one", "two", "@rehearse exit 7"] {
@@ -397,7 +397,7 @@ fn the_sums_count_what_ended() {
 }
 
 #[test]
-fn on_a_terminal_the_answer_stands_above_a_line_that_goes_away() {
+fn progress_line_is_removed_below_answer() {
     let bed = Bed::new();
     let program = env!("CARGO_BIN_EXE_switchboard");
     let shown = Command::new("script")
@@ -417,7 +417,7 @@ fn on_a_terminal_the_answer_stands_above_a_line_that_goes_away() {
 }
 
 #[test]
-fn error_after_many_dead_daemons_names_the_job() {
+fn daemon_unavailable_error_names_job() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let mut call = bed.command(&["call", "rehearsal", "x"]);

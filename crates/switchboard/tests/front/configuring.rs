@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::bed::{Bed, stderr, stdout};
 
 #[test]
-fn every_value_is_printed_with_where_it_came_from() {
+fn config_prints_source_of_every_value() {
     let bed = Bed::new();
     bed.configure("[limits]\nat_once = 3\n");
     let output = bed.command(&["config"]).env("SWITCHBOARD_LOG_LEVEL", "debug").output().unwrap();
@@ -21,7 +21,7 @@ fn every_value_is_printed_with_where_it_came_from() {
 }
 
 #[test]
-fn as_json_every_setting_has_its_source() {
+fn config_json_has_source_of_every_setting() {
     let bed = Bed::new();
     bed.configure("labels = [\"gpu\"]\n");
     let output = bed.run(&["config", "--json"]);
@@ -35,7 +35,7 @@ fn as_json_every_setting_has_its_source() {
 }
 
 #[test]
-fn a_mistake_in_the_file_stops_every_command_that_reads_it() {
+fn invalid_config_file_fails_every_command() {
     let bed = Bed::new();
     bed.configure("stroe = \"sqlite:\"\n");
     for args in
@@ -51,7 +51,7 @@ fn a_mistake_in_the_file_stops_every_command_that_reads_it() {
 }
 
 #[test]
-fn a_program_of_ones_own_is_called() {
+fn configured_program_is_called() {
     use std::os::unix::fs::PermissionsExt;
     let bed = Bed::new();
     let program = bed.scratch().join("my-agent");
@@ -65,7 +65,7 @@ fn a_program_of_ones_own_is_called() {
 }
 
 #[test]
-fn http_is_served_to_who_has_the_token() {
+fn http_requires_token() {
     let bed = Bed::new();
     bed.configure("[http]\nallowed_hosts = [\"box.example\"]\n");
     let output = bed.run(&["serve", "--background", "--http", "127.0.0.1:0"]);
@@ -119,7 +119,7 @@ fn post(port: u16, host: &str, token: &str) -> String {
 }
 
 #[test]
-fn an_address_that_is_none_is_named() {
+fn invalid_http_address_is_rejected() {
     let bed = Bed::new();
     let output = bed.run(&["serve", "--http", "nowhere"]);
     let expected = "option --http: `http.address` must be an IP address with a port, not `nowhere`";

@@ -76,7 +76,7 @@ fn answer(host: &mut Host, id: u64) -> Value {
 }
 
 #[test]
-fn nothing_is_begun_or_told_before_the_disk_has_it() {
+fn nothing_starts_or_replies_before_fsync() {
     let bed = Bed::new();
     let gate = Gate::before(&bed);
     let (mut caller, mut other) = (greeted(&bed), greeted(&bed));

@@ -35,7 +35,7 @@ impl Raw {
 }
 
 #[test]
-fn another_protocol_is_refused_by_the_daemon_with_both_versions_and_the_remedy() {
+fn daemon_rejects_other_protocol_with_remedy() {
     let bed = Bed::new();
     let mut raw = Raw::to(&bed.daemon());
     raw.say("{\"switchboard\":{\"protocol\":3,\"version\":\"9.9.9\",\"something\":\"new\"}}\n");
@@ -52,7 +52,7 @@ fn another_protocol_is_refused_by_the_daemon_with_both_versions_and_the_remedy()
 }
 
 #[test]
-fn another_protocol_is_refused_by_the_front_end_too() {
+fn client_rejects_other_protocol() {
     let bed = Bed::new();
     let played = Played::at(&bed);
     let output = std::thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn another_protocol_is_refused_by_the_front_end_too() {
 }
 
 #[test]
-fn another_version_of_the_same_protocol_works_and_says_what_to_do() {
+fn version_skew_works_and_is_reported() {
     for (version, remedy) in
         [("9.9.9", "restart the process that started it"), ("0.0.1", "`switchboard stop --now`")]
     {
@@ -86,7 +86,7 @@ fn another_version_of_the_same_protocol_works_and_says_what_to_do() {
 }
 
 #[test]
-fn strangers_are_told_so_and_nobody_waits_for_them() {
+fn invalid_greeting_is_rejected_without_blocking() {
     let bed = Bed::new();
     let daemon = bed.daemon();
     // Silent for as long as it likes.
@@ -113,7 +113,7 @@ fn strangers_are_told_so_and_nobody_waits_for_them() {
 }
 
 #[test]
-fn a_request_that_is_not_understood_costs_only_itself() {
+fn invalid_request_keeps_connection_open() {
     let bed = Bed::new();
     let mut raw = Raw::greet(&bed.daemon());
     raw.say("{\"request\":\"dance\"}\n");
@@ -126,7 +126,7 @@ fn a_request_that_is_not_understood_costs_only_itself() {
 }
 
 #[test]
-fn full_daemon_refuses_hosts_and_obeys_commands() {
+fn full_daemon_rejects_hosts_and_serves_commands() {
     let bed = Bed::new();
     bed.configure("[limits]\nmax_connections = 8\n");
     let daemon = bed.daemon();
@@ -141,7 +141,7 @@ fn full_daemon_refuses_hosts_and_obeys_commands() {
 }
 
 #[test]
-fn more_connections_than_there_is_room_for_are_turned_away_and_told() {
+fn connections_beyond_limit_are_rejected() {
     let bed = Bed::new();
     bed.configure("[limits]\nmax_connections = 8\n");
     let daemon = bed.daemon();

@@ -103,7 +103,7 @@ fn children(daemon: i32) -> Vec<i32> {
 }
 
 #[test]
-fn no_kill_of_the_daemon_keeps_a_host_from_its_answers() {
+fn host_gets_replies_despite_daemon_kills() {
     // A campaign kills it 100 times.
     let rounds = std::env::var("CALLS_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(3);
     for round in 0..rounds {
@@ -189,7 +189,7 @@ fn comes_to(bed: &Bed, job: &str) {
 }
 
 #[test]
-fn progress_grows_on_when_the_daemon_is_killed_and_followed_by_another() {
+fn progress_increases_across_daemon_kill() {
     let bed = bed();
     let mut host = bed.bridge();
     host.greet();
@@ -219,7 +219,7 @@ fn progress_grows_on_when_the_daemon_is_killed_and_followed_by_another() {
 }
 
 #[test]
-fn the_job_of_a_bridge_that_is_killed_goes_on() {
+fn job_survives_killed_bridge() {
     let bed = bed();
     let mut host = bed.bridge();
     host.greet();
@@ -231,7 +231,7 @@ fn the_job_of_a_bridge_that_is_killed_goes_on() {
 }
 
 #[test]
-fn the_job_of_a_host_that_is_killed_goes_on() {
+fn job_survives_killed_host() {
     let bed = bed();
     let mut host = bed.bridge();
     host.greet();
@@ -243,7 +243,7 @@ fn the_job_of_a_host_that_is_killed_goes_on() {
 }
 
 #[test]
-fn thirty_two_calls_of_one_host_run_at_once() {
+fn one_host_runs_32_calls_concurrently() {
     let bed = bed();
     let mut host = bed.bridge();
     host.greet();
@@ -284,7 +284,7 @@ fn job_of(bed: &Bed, id: u64) -> String {
 }
 
 #[test]
-fn ten_hosts_at_once_share_a_daemon_and_each_gets_its_own_answers() {
+fn ten_hosts_share_daemon_without_mixing_replies() {
     let bed = bed();
     let mut hosts: Vec<Host> = (0..10).map(|_| bed.bridge()).collect();
     hosts.iter_mut().for_each(Host::greet);

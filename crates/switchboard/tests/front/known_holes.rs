@@ -86,7 +86,7 @@ impl Ground {
 }
 
 #[test]
-fn no_known_hole_is_open() {
+fn known_sandbox_escapes_are_blocked() {
     for (numbers, what, attempt) in HOLES {
         println!("{}: {what}", numbers.join(", "));
         attempt(&Ground::new());

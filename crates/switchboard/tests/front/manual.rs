@@ -52,7 +52,7 @@ fn reference(bed: &Bed) -> String {
 }
 
 #[test]
-fn the_reference_in_the_documents_is_what_the_program_says() {
+fn cli_reference_matches_help() {
     let bed = Bed::new();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -66,7 +66,7 @@ fn the_reference_in_the_documents_is_what_the_program_says() {
 }
 
 #[test]
-fn exit_codes_in_the_documents_are_those_of_the_help() {
+fn documented_exit_codes_match_help() {
     let bed = Bed::new();
     let help = stdout(&bed.run(&["call", "--help"]));
     let (_, table) = help.split_once("Exit codes:\n").unwrap();
@@ -82,7 +82,7 @@ fn exit_codes_in_the_documents_are_those_of_the_help() {
 }
 
 #[test]
-fn every_command_is_in_the_reference_in_the_completions_and_in_the_manual() {
+fn every_command_is_documented() {
     let bed = Bed::new();
     let help = stdout(&bed.run(&["--help"]));
     let listed = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
@@ -116,7 +116,7 @@ fn long_summaries(command: &Command) -> Vec<String> {
 }
 
 #[test]
-fn help_summaries_have_at_most_80_characters() {
+fn help_summaries_fit_80_characters() {
     let command = Cli::command();
     assert!(command.get_subcommands().count() >= 19);
     assert_eq!(long_summaries(&command), Vec::<String>::new());

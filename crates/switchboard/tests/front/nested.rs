@@ -34,7 +34,7 @@ fn nested_call(bed: &Bed) -> String {
 }
 
 #[test]
-fn nested_call_takes_the_slot_of_its_parent() {
+fn nested_call_uses_slot_of_parent() {
     let bed = Bed::new();
     install_shell_agent(&bed, "[limits]\nat_once = 1");
     let prompt = format!("sh:{}", nested_call(&bed));
@@ -44,7 +44,7 @@ fn nested_call_takes_the_slot_of_its_parent() {
 
 /// A sandbox sets the bit; the shell above has the variable of a run.
 #[test]
-fn process_of_a_confined_run_is_refused() {
+fn process_of_sandboxed_run_is_rejected() {
     let bed = Bed::new();
     bed.daemon();
     let call = |prefix: &str| {
@@ -66,7 +66,7 @@ fn process_of_a_confined_run_is_refused() {
 }
 
 #[test]
-fn error_inside_a_call_names_the_way_out() {
+fn error_inside_call_has_hint() {
     let bed = Bed::new();
     let call = |prefix: &[&str]| {
         let mut command = Command::new(prefix[0]);
@@ -89,7 +89,7 @@ fn error_inside_a_call_names_the_way_out() {
 
 /// A child that exits leaves its connection to its parent; its number says nothing about who speaks then.
 #[test]
-fn connection_of_a_process_that_has_exited_is_refused() {
+fn connection_of_exited_process_is_rejected() {
     let bed = Bed::new();
     let daemon = bed.daemon();
     // The daemon accepts the connection only after the process that made it has exited.
@@ -129,7 +129,7 @@ fn serve_http(bed: &Bed) -> (String, String) {
 
 /// A token in the agent's own configuration gives a confined agent no more rights than it has. Clients outside are served while it runs.
 #[test]
-fn http_client_inside_a_confined_run_is_refused() {
+fn http_client_in_sandboxed_run_is_rejected() {
     let bed = Bed::new();
     let (url, token) = serve_http(&bed);
     let work = bed.work();
@@ -165,7 +165,7 @@ fn http_client_inside_a_confined_run_is_refused() {
 }
 
 #[test]
-fn confined_agent_with_the_http_token_is_refused() {
+fn sandboxed_agent_with_http_token_is_rejected() {
     let bed = Bed::new();
     install_shell_agent(&bed, "");
     let (url, token) = serve_http(&bed);
@@ -183,7 +183,7 @@ fn confined_agent_with_the_http_token_is_refused() {
 
 /// Without bubblewrap nothing hides the socket of the daemon from a confined agent.
 #[test]
-fn confined_agent_without_namespaces_cannot_place_calls() {
+fn sandboxed_agent_without_namespaces_cannot_call() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

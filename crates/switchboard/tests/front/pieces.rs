@@ -14,7 +14,7 @@ use crate::bed::{Bed, newest, stdout};
 const STORY: &str = "A heron stood in the shallow water and waited.\n\nThen it flew away.";
 
 #[test]
-fn claude_sends_pieces_to_who_watches_and_every_reader_has_the_words_once() {
+fn streamed_text_is_not_duplicated() {
     let Some(claude) = newest(Agent::Claude) else { return };
     let bed = Bed::new();
     let (person, work) = (bed.scratch().join("person"), bed.scratch().join("work"));

@@ -15,7 +15,7 @@ const FLOOD: u64 = 5_000;
 const STALLED: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
 #[test]
-fn unread_answers_block_the_host_and_nobody_else() {
+fn unread_replies_block_only_their_host() {
     let bed = Bed::new();
     bed.daemon();
     let mut host = bed.bridge();

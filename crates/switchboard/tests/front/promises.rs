@@ -48,7 +48,7 @@ fn daemon_waits_for_background_work_of_claude() {
 }
 
 #[test]
-fn background_work_cut_by_a_limit_is_no_success() {
+fn background_work_cut_by_limit_is_failure() {
     let prompt = "The answer is 42.\n& sleep 600; touch finished";
     let Some((answer, code)) = call_claude(prompt, &["--timeout", "5s"]) else { return };
     assert_ne!(code, Some(0), "{answer}");
@@ -59,14 +59,14 @@ fn background_work_cut_by_a_limit_is_no_success() {
 }
 
 #[test]
-fn call_without_the_daemon_waits_for_background_work() {
+fn direct_call_waits_for_background_work() {
     let prompt = "The answer is 42.\n& sleep 1; touch finished";
     let Some((answer, code)) = call_claude(prompt, &["--direct"]) else { return };
     assert_eq!((answer["verdict"]["verdict"].as_str(), code), (Some("success"), Some(0)), "{answer}");
 }
 
 #[test]
-fn killed_daemon_and_supervisor_leave_nothing_of_ours() {
+fn killed_daemon_and_supervisor_leave_no_files() {
     let bed = Bed::new();
     bed.configure("[limits]\nattempts = 1\n");
     let work = bed.work();

@@ -134,22 +134,22 @@ fn continue_skips_a_refused_session(agent: Agent) {
 }
 
 #[test]
-fn continue_skips_a_refused_session_of_claude() {
+fn continue_skips_rejected_session_of_claude() {
     continue_skips_a_refused_session(Agent::Claude);
 }
 
 #[test]
-fn continue_skips_a_refused_session_of_codex() {
+fn continue_skips_rejected_session_of_codex() {
     continue_skips_a_refused_session(Agent::Codex);
 }
 
 #[test]
-fn continue_skips_a_refused_session_of_gemini() {
+fn continue_skips_rejected_session_of_gemini() {
     continue_skips_a_refused_session(Agent::Gemini);
 }
 
 #[test]
-fn logs_print_tools_of_a_lost_run_before_the_next_run() {
+fn logs_print_tools_of_lost_run_first() {
     let script = Script::by(|_, number| match number {
         0 => Turn::shell("touch started; while ! [ -e never ]; do sleep 0.1; done"),
         _ => Turn::text("Answered."),
@@ -177,7 +177,7 @@ fn logs_print_tools_of_a_lost_run_before_the_next_run() {
 }
 
 #[test]
-fn session_that_never_started_is_not_offered() {
+fn unstarted_session_is_not_offered() {
     let script = Script::by(|_, _| Turn::text("Answered."));
     let Some(user) = User::new(Agent::Gemini, script) else { return };
     user.install_agent();
@@ -186,7 +186,7 @@ fn session_that_never_started_is_not_offered() {
 }
 
 #[test]
-fn removed_agent_is_not_started_again() {
+fn removed_agent_is_not_restarted() {
     let script = Script::by(|_, _| Turn::text("Answered."));
     let Some(user) = User::new(Agent::Claude, script) else { return };
     user.install_agent();
@@ -211,22 +211,22 @@ fn refused_login_is_reported_early(agent: Agent, login: &str) {
 }
 
 #[test]
-fn refused_login_of_claude_is_reported_early() {
+fn rejected_login_of_claude_is_reported_early() {
     refused_login_is_reported_early(Agent::Claude, "`/login`");
 }
 
 #[test]
-fn refused_login_of_codex_is_reported_early() {
+fn rejected_login_of_codex_is_reported_early() {
     refused_login_is_reported_early(Agent::Codex, "`codex login`");
 }
 
 #[test]
-fn refused_login_of_gemini_is_reported_early() {
+fn rejected_login_of_gemini_is_reported_early() {
     refused_login_is_reported_early(Agent::Gemini, "`gemini`");
 }
 
 #[test]
-fn agent_installed_after_a_first_call_is_found() {
+fn agent_installed_after_first_call_is_found() {
     for agent in Agent::ALL {
         let Some(user) = User::new(agent, Script::text("Answered.")) else { continue };
         assert!(user.bed.run(&["call", "rehearsal", "Hello"]).status.success());
@@ -257,7 +257,7 @@ fn run_time(answer: &Value) -> u64 {
 const BUSY: &str = "Working.\n$ while [ ! -e release ]; do sleep 0.1; done";
 
 #[test]
-fn wait_for_a_session_is_named_and_not_counted() {
+fn session_wait_is_reported_and_not_counted() {
     let Some(user) = User::new(Agent::Claude, Script::obey()) else { return };
     user.bed.configure("[limits]\nat_once = 2\n");
     user.install_agent();
@@ -276,7 +276,7 @@ fn wait_for_a_session_is_named_and_not_counted() {
 }
 
 #[test]
-fn wait_for_a_slot_is_named_and_not_counted() {
+fn slot_wait_is_reported_and_not_counted() {
     let Some(user) = User::new(Agent::Claude, Script::obey()) else { return };
     user.install_agent();
     let background = user.command(BUSY, &["--background"]).output().unwrap();

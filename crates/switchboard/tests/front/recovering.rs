@@ -148,7 +148,7 @@ fn old_database_is_moved_aside_and_never_overwritten() {
 }
 
 #[test]
-fn jobs_that_run_and_wait_continue_after_a_recovery() {
+fn running_and_queued_jobs_survive_recovery() {
     let bed = Bed::new();
     bed.configure("[limits]\nat_once = 1\n");
     let (gate, script) = gated(&bed);
@@ -181,7 +181,7 @@ fn jobs_that_run_and_wait_continue_after_a_recovery() {
 }
 
 #[test]
-fn job_that_ends_without_its_database_is_recovered_with_its_end() {
+fn job_ended_without_database_is_recovered() {
     let bed = Bed::new();
     let (gate, script) = gated(&bed);
     let job = background(&bed, &script);
@@ -197,7 +197,7 @@ fn job_that_ends_without_its_database_is_recovered_with_its_end() {
 }
 
 #[test]
-fn damaged_job_directories_are_named_and_skipped() {
+fn damaged_job_directories_are_skipped() {
     let bed = Bed::new();
     for _ in 0..6 {
         call(&bed, &[], "Hello");
@@ -233,7 +233,7 @@ fn damaged_job_directories_are_named_and_skipped() {
 }
 
 #[test]
-fn copied_and_oversized_records_are_named_and_skipped() {
+fn copied_and_oversized_records_are_skipped() {
     let bed = Bed::new();
     for _ in 0..2 {
         call(&bed, &[], "Hello");
@@ -257,7 +257,7 @@ fn copied_and_oversized_records_are_named_and_skipped() {
 }
 
 #[test]
-fn fifo_in_the_state_directory_is_not_waited_for() {
+fn fifo_in_state_directory_does_not_block() {
     let bed = Bed::new();
     call(&bed, &[], "Hello");
     bed.run(&["stop"]);
@@ -276,7 +276,7 @@ fn fifo_in_the_state_directory_is_not_waited_for() {
 }
 
 #[test]
-fn recover_refuses_while_a_daemon_runs() {
+fn recover_fails_while_daemon_runs() {
     let bed = Bed::new();
     call(&bed, &[], "Hello");
     let refused = bed.run(&["recover"]);
@@ -286,7 +286,7 @@ fn recover_refuses_while_a_daemon_runs() {
 }
 
 #[test]
-fn recover_of_a_server_is_refused() {
+fn recover_of_server_store_is_rejected() {
     let bed = Bed::new();
     bed.configure("store = \"ws://127.0.0.1:1/a/b\"\n");
     let refused = bed.run(&["recover"]);
@@ -295,7 +295,7 @@ fn recover_of_a_server_is_refused() {
 }
 
 #[test]
-fn lost_write_ahead_log_is_reported_and_repaired() {
+fn lost_wal_is_reported_and_repaired() {
     let bed = Bed::new();
     make_history(&bed);
     let before = printed(&bed);
@@ -310,7 +310,7 @@ fn lost_write_ahead_log_is_reported_and_repaired() {
 }
 
 #[test]
-fn log_lost_after_a_checkpoint_is_reported() {
+fn wal_lost_after_checkpoint_is_reported() {
     let bed = Bed::new();
     call(&bed, &[], "Hello");
     let daemon = bed.running().unwrap();
@@ -327,7 +327,7 @@ fn log_lost_after_a_checkpoint_is_reported() {
 }
 
 #[test]
-fn stop_kill_copy_and_fresh_start_raise_no_alarm() {
+fn intact_database_raises_no_alarm() {
     let bed = Bed::new();
     let daemon_starts = |bed: &Bed| {
         assert!(stdout(&call(bed, &[], "Hello")).contains("Hello"), "{}", bed.log());

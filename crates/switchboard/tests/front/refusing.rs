@@ -30,7 +30,7 @@ fn told(host: &mut Host, tool: &str, arguments: &Value) -> String {
 }
 
 #[test]
-fn what_an_old_agent_cannot_do_is_told_by_the_parameter_and_seen_by_the_doctor() {
+fn unsupported_parameter_of_old_agent_is_named() {
     let bed = Bed::new();
     an_old_claude(&bed);
     let work = bed.scratch().join("work");
@@ -56,7 +56,7 @@ fn what_an_old_agent_cannot_do_is_told_by_the_parameter_and_seen_by_the_doctor()
 }
 
 #[test]
-fn what_a_call_cannot_have_is_told_by_the_parameter() {
+fn invalid_parameter_is_named() {
     let bed = Bed::new();
     an_old_claude(&bed);
     let person = bed.scratch().join("person");

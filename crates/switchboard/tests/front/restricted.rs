@@ -156,7 +156,7 @@ impl Drop for Stage {
 }
 
 #[test]
-fn a_restricted_claude_uses_its_verbs_and_fails_at_everything_else() {
+fn restricted_claude_can_use_only_file_tools() {
     let Some(claude) = claude() else { return };
     let mut stage = Stage::set(&claude, "requirement = \"require\"");
     let answer = stage.call(&json!({ "policy": "restricted" }));
@@ -164,7 +164,7 @@ fn a_restricted_claude_uses_its_verbs_and_fails_at_everything_else() {
 }
 
 #[test]
-fn under_a_ceiling_claude_is_restricted_whatever_a_call_names() {
+fn ceiling_restricts_claude() {
     let Some(claude) = claude() else { return };
     let mut stage = Stage::set(&claude, "ceiling = \"restricted\"\nrequirement = \"require\"");
     let answer = stage.call(&json!({ "policy": "off" }));
@@ -173,7 +173,7 @@ fn under_a_ceiling_claude_is_restricted_whatever_a_call_names() {
 
 /// A checkout with its build products, for one: the next call would start a replaced program outside of any sandbox.
 #[test]
-fn own_programs_in_the_workspace_stay_as_they_are() {
+fn workspace_copies_of_own_programs_are_unchanged() {
     if !can_confine() {
         return;
     }

@@ -31,7 +31,7 @@ fn service(unit: &str) -> BTreeMap<&str, String> {
 }
 
 #[test]
-fn the_unit_starts_this_program_and_leaves_the_runs_alone_when_it_is_restarted() {
+fn systemd_unit_keeps_runs_on_restart() {
     let bed = Bed::new();
     let unit = printed(&bed, &[]);
     assert_eq!(unit, printed(&bed, &["--systemd"]), "systemd is what is meant where nothing is said");
@@ -52,7 +52,7 @@ fn the_unit_starts_this_program_and_leaves_the_runs_alone_when_it_is_restarted()
 }
 
 #[test]
-fn systemd_finds_nothing_wrong_with_the_unit() {
+fn systemd_accepts_the_unit() {
     let bed = Bed::new();
     let file = bed.scratch().join("switchboard.service");
     fs::write(&file, printed(&bed, &["--systemd"])).unwrap();
@@ -72,7 +72,7 @@ fn systemd_finds_nothing_wrong_with_the_unit() {
 }
 
 #[test]
-fn the_property_list_starts_this_program_and_leaves_the_runs_alone_when_it_is_restarted() {
+fn launchd_plist_keeps_runs_on_restart() {
     let bed = Bed::new();
     let read = plist::Value::from_reader_xml(printed(&bed, &["--launchd"]).as_bytes()).unwrap();
     let read = read.as_dictionary().unwrap();
@@ -86,7 +86,7 @@ fn the_property_list_starts_this_program_and_leaves_the_runs_alone_when_it_is_re
 }
 
 #[test]
-fn only_one_service_is_printed_at_a_time_and_a_host_is_none() {
+fn service_options_are_exclusive() {
     let bed = Bed::new();
     for wrong in
         [&["setup", "service", "--systemd", "--launchd"][..], &["setup"], &["setup", "claude", "service"]]

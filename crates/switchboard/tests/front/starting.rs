@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::bed::{Bed, Host, stderr, stdout};
 
 #[test]
-fn ten_hosts_at_once_start_exactly_one_daemon() {
+fn ten_concurrent_hosts_start_one_daemon() {
     let bed = Bed::new();
     let mut hosts: Vec<Host> = (0..10).map(|_| bed.bridge()).collect();
     for host in &mut hosts {
@@ -24,7 +24,7 @@ fn ten_hosts_at_once_start_exactly_one_daemon() {
 }
 
 #[test]
-fn a_second_daemon_refuses_and_names_the_first() {
+fn second_daemon_fails_and_names_first() {
     let bed = Bed::new();
     let daemon = bed.daemon();
     for args in [&["serve"][..], &["serve", "--background"]] {
@@ -38,7 +38,7 @@ fn a_second_daemon_refuses_and_names_the_first() {
 }
 
 #[test]
-fn the_socket_of_a_killed_daemon_is_replaced() {
+fn stale_socket_is_replaced() {
     let bed = Bed::new();
     let first = bed.daemon();
     first.kill();
@@ -50,7 +50,7 @@ fn the_socket_of_a_killed_daemon_is_replaced() {
 }
 
 #[test]
-fn a_socket_that_was_removed_is_made_again_by_the_same_daemon() {
+fn removed_socket_is_recreated() {
     let bed = Bed::new();
     let daemon = bed.daemon();
     fs::remove_file(daemon.socket.as_ref().unwrap()).unwrap();
@@ -60,7 +60,7 @@ fn a_socket_that_was_removed_is_made_again_by_the_same_daemon() {
 }
 
 #[test]
-fn a_daemon_has_a_session_of_its_own_and_nothing_of_its_starter() {
+fn daemon_is_detached_from_its_starter() {
     let bed = Bed::new();
     // Without CLOEXEC, as careless hosts leave them: whoever reads this pipe waits until all copies are closed.
     let (heard, leaked) = pipe_with(PipeFlags::empty()).unwrap();
@@ -79,7 +79,7 @@ fn a_daemon_has_a_session_of_its_own_and_nothing_of_its_starter() {
 }
 
 #[test]
-fn a_host_hears_why_there_is_no_daemon_and_later_requests_try_again() {
+fn start_error_is_reported_and_retried() {
     let bed = Bed::new();
     bed.configure("[limits]\nat_onec = 3\n");
     let mut host = bed.bridge();
@@ -95,7 +95,7 @@ fn a_host_hears_why_there_is_no_daemon_and_later_requests_try_again() {
 }
 
 #[test]
-fn without_a_home_every_request_is_answered_with_what_to_set() {
+fn missing_home_error_names_variable() {
     let bed = Bed::new();
     let mut command = bed.command(&["mcp"]);
     command.env_remove("SWITCHBOARD_HOME");
@@ -119,7 +119,7 @@ fn inside_a_call(bed: &Bed, keep: bool) -> Host {
 }
 
 #[test]
-fn inside_a_call_no_daemon_is_started_but_one_that_runs_is_used() {
+fn no_daemon_is_started_inside_call() {
     let bed = Bed::new();
     for keep in [true, false] {
         let message = inside_a_call(&bed, keep).ping(1)["error"]["message"].to_string();
@@ -134,7 +134,7 @@ fn inside_a_call_no_daemon_is_started_but_one_that_runs_is_used() {
 }
 
 #[test]
-fn a_home_of_any_depth_has_its_daemon() {
+fn deep_home_has_its_daemon() {
     let bed = Bed::deep();
     let mut host = bed.bridge();
     host.greet();
@@ -145,7 +145,7 @@ fn a_home_of_any_depth_has_its_daemon() {
 }
 
 #[test]
-fn front_ends_with_other_variables_find_the_same_daemon() {
+fn clients_with_other_variables_find_same_daemon() {
     let bed = Bed::new();
     let runtime = bed.scratch().join("runtime");
     let xdg = |args: &[&str], with_runtime: bool| {

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::bed::{AT_MOST, Bed, eventually, stderr, stdout};
 
 #[test]
-fn stop_returns_when_the_daemon_is_gone() {
+fn stop_returns_after_daemon_exit() {
     for args in [&["stop"][..], &["stop", "--now"], &["stop", "--cancel"]] {
         let bed = Bed::new();
         let daemon = bed.daemon();
@@ -24,7 +24,7 @@ fn stop_returns_when_the_daemon_is_gone() {
 }
 
 #[test]
-fn without_a_daemon_stop_and_status_say_so_and_start_none() {
+fn stop_and_status_start_no_daemon() {
     let bed = Bed::new();
     let stopped = bed.run(&["stop"]);
     assert!(stopped.status.success());
@@ -35,7 +35,7 @@ fn without_a_daemon_stop_and_status_say_so_and_start_none() {
 }
 
 #[test]
-fn stop_cancels_jobs_that_go_on_without_a_daemon() {
+fn stop_cancels_jobs_that_run_without_daemon() {
     let bed = Bed::new();
     let pids = bed.scratch().join("pids");
     let prompt = format!(
@@ -60,7 +60,7 @@ fn stop_cancels_jobs_that_go_on_without_a_daemon() {
 }
 
 #[test]
-fn a_signal_ends_it_in_order_and_a_closed_terminal_does_not() {
+fn sigterm_stops_daemon_and_sighup_does_not() {
     let bed = Bed::new();
     let daemon = bed.daemon();
     daemon.signal(Signal::HUP);
@@ -73,7 +73,7 @@ fn a_signal_ends_it_in_order_and_a_closed_terminal_does_not() {
 }
 
 #[test]
-fn in_the_foreground_it_logs_to_the_terminal_and_ctrl_c_ends_it() {
+fn foreground_daemon_logs_to_terminal() {
     use std::io::{BufRead, BufReader};
     let bed = Bed::new();
     let mut child = bed.command(&["serve"]).stderr(Stdio::piped()).spawn().unwrap();
@@ -86,7 +86,7 @@ fn in_the_foreground_it_logs_to_the_terminal_and_ctrl_c_ends_it() {
 }
 
 #[test]
-fn a_daemon_whose_state_folder_is_removed_ends_what_it_runs_and_itself() {
+fn removed_state_directory_stops_daemon_and_jobs() {
     let bed = Bed::new();
     let placed = bed.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]);
     let id = stdout(&placed);
@@ -108,7 +108,7 @@ fn a_daemon_whose_state_folder_is_removed_ends_what_it_runs_and_itself() {
 }
 
 #[test]
-fn removed_lock_and_socket_end_no_job() {
+fn removed_lock_and_socket_stop_no_job() {
     let bed = Bed::new();
     let placed = bed.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]);
     let id = stdout(&placed);
@@ -129,7 +129,7 @@ fn removed_lock_and_socket_end_no_job() {
 }
 
 #[test]
-fn copied_directory_is_refused_while_the_original_runs() {
+fn copied_state_directory_is_rejected() {
     let bed = Bed::new();
     let daemon = bed.daemon();
     let copy = bed.scratch().join("copy");
@@ -151,7 +151,7 @@ fn copied_directory_is_refused_while_the_original_runs() {
 }
 
 #[test]
-fn an_idle_bridge_does_not_start_what_was_stopped_until_its_host_asks() {
+fn idle_bridge_does_not_restart_stopped_daemon() {
     let bed = Bed::new();
     let mut host = bed.bridge();
     host.greet();
@@ -166,7 +166,7 @@ fn an_idle_bridge_does_not_start_what_was_stopped_until_its_host_asks() {
 }
 
 #[test]
-fn an_idle_daemon_ends_though_a_bridge_is_connected() {
+fn idle_daemon_stops_despite_connected_bridge() {
     let bed = Bed::new();
     bed.configure("idle_stop = \"100ms\"\n");
     let mut host = bed.bridge();
@@ -178,7 +178,7 @@ fn an_idle_daemon_ends_though_a_bridge_is_connected() {
 }
 
 #[test]
-fn stop_inside_a_call_does_not_wait_for_that_call() {
+fn stop_inside_call_does_not_wait_for_it() {
     let bed = Bed::new();
     assert!(bed.run(&["serve", "--background"]).status.success());
     let output = bed.command(&["stop"]).env("SWITCHBOARD_RUN_ID", "0").output().unwrap();
@@ -188,7 +188,7 @@ fn stop_inside_a_call_does_not_wait_for_that_call() {
 }
 
 #[test]
-fn stop_with_cancel_says_what_it_waits_for() {
+fn stop_with_cancel_reports_jobs_it_waits_for() {
     let bed = Bed::new();
     let played = crate::played::Played::at(&bed);
     let stop = ["stop", "--cancel"];
@@ -202,7 +202,7 @@ fn stop_with_cancel_says_what_it_waits_for() {
 }
 
 #[test]
-fn stop_tells_what_is_waited_for_and_what_is_refused() {
+fn draining_daemon_reports_jobs_and_rejects_calls() {
     let bed = Bed::new();
     let played = crate::played::Played::at(&bed);
     let child = bed.command(&["stop"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -220,7 +220,7 @@ fn stop_tells_what_is_waited_for_and_what_is_refused() {
 }
 
 #[test]
-fn a_daemon_that_does_not_answer_is_named() {
+fn unresponsive_daemon_error_names_pid() {
     let bed = Bed::new();
     let daemon = bed.daemon();
     daemon.signal(Signal::STOP);
@@ -237,7 +237,7 @@ fn a_daemon_that_does_not_answer_is_named() {
 
 /// A process that listens as a daemon of another protocol, and ends when it is asked to in the way that all understand.
 #[test]
-fn a_daemon_of_another_protocol_is_stopped_all_the_same() {
+fn daemon_of_other_protocol_is_stopped() {
     let bed = Bed::new();
     let socket = bed.scratch().join("old.sock");
     let script = format!(

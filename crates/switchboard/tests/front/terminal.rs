@@ -78,7 +78,7 @@ impl Drop for Terminal<'_> {
 }
 
 #[test]
-fn a_call_lives_on_a_terminal_and_ctrl_c_cancels_it() {
+fn ctrl_c_cancels_call_on_terminal() {
     let bed = Bed::new();
     let Some(terminal) = Terminal::open(&bed) else { return };
     terminal.enter(r"switchboard call rehearsal $'@rehearse say I am at it\n@rehearse hang'; echo it was $?");
@@ -91,7 +91,7 @@ fn a_call_lives_on_a_terminal_and_ctrl_c_cancels_it() {
 }
 
 #[test]
-fn tool_calls_leave_their_lines_on_the_terminal() {
+fn tool_calls_are_printed_on_terminal() {
     let bed = Bed::new();
     let Some(terminal) = Terminal::open(&bed) else { return };
     terminal.enter(concat!(
@@ -107,7 +107,7 @@ fn tool_calls_leave_their_lines_on_the_terminal() {
 }
 
 #[test]
-fn a_table_that_is_watched_follows_its_jobs() {
+fn watched_table_is_updated() {
     let bed = Bed::new();
     let Some(terminal) = Terminal::open(&bed) else { return };
     terminal.enter("switchboard jobs --watch");
@@ -123,7 +123,7 @@ fn a_table_that_is_watched_follows_its_jobs() {
 }
 
 #[test]
-fn words_are_on_the_screen_before_their_line_ends_and_once_when_it_has() {
+fn partial_line_is_shown_once() {
     let bed = Bed::new();
     let Some(terminal) = Terminal::open(&bed) else { return };
     // Half a line, and no more until it is cancelled.
@@ -179,7 +179,7 @@ fn assert_harmless(sent: &str) {
 }
 
 #[test]
-fn nothing_an_agent_writes_is_obeyed_by_a_terminal() {
+fn agent_output_cannot_control_terminal() {
     let bed = Bed::new();
     let Some(terminal) = Terminal::open(&bed) else { return };
     let hostile = hostile();

@@ -31,7 +31,7 @@ fn programs(bed: &Bed) -> PathBuf {
 }
 
 #[test]
-fn doctor_and_calls_look_for_bubblewrap_in_the_same_places() {
+fn doctor_and_calls_find_same_bubblewrap() {
     let bed = Bed::new();
     let work = bed.work();
     let call = |direct: &[&str]| {

@@ -31,7 +31,7 @@ fn assert_told(args: &[&str], output: &Output, because: &str) {
 }
 
 #[test]
-fn no_command_loses_an_answer_without_a_word() {
+fn every_command_reports_unwritable_stdout() {
     let bed = Bed::new();
     let id = stdout(&bed.run(&["call", "rehearsal", "--background", "Hello"])).trim().to_owned();
     assert_eq!(bed.run(&["wait", &id]).status.code(), Some(0));
@@ -71,7 +71,7 @@ fn no_command_loses_an_answer_without_a_word() {
 }
 
 #[test]
-fn who_could_not_be_answered_is_told_where_the_answer_is() {
+fn unwritable_stdout_error_names_result_copy() {
     let bed = Bed::new();
     for more in [&[][..], &["--json"], &["--background"]] {
         let aside = stderr(&on_a_full_disk(&bed, &[&["call", "rehearsal", "Hello"], more].concat()));
@@ -86,7 +86,7 @@ fn who_could_not_be_answered_is_told_where_the_answer_is() {
 }
 
 #[test]
-fn a_reader_that_has_gone_away_is_no_failure() {
+fn broken_pipe_is_not_a_failure() {
     let bed = Bed::new();
     let prompt = "@rehearse say one\n@rehearse delay 200ms\n@rehearse say two\n@rehearse answer done";
     let mut call = bed.command(&["call", "rehearsal", prompt]);
@@ -99,7 +99,7 @@ fn a_reader_that_has_gone_away_is_no_failure() {
 }
 
 #[test]
-fn state_that_cannot_be_written_refuses_a_call_with_its_own_code() {
+fn unwritable_state_directory_has_own_exit_code() {
     let bed = Bed::new();
     bed.daemon();
     // As on a full disk: the first thing that is written of a call.

@@ -68,7 +68,7 @@ impl Other {
 }
 
 #[test]
-fn a_home_that_others_can_write_to_is_refused() {
+fn home_writable_by_others_is_rejected() {
     let bed = Bed::new();
     fs::create_dir(&bed.home).unwrap();
     fs::set_permissions(&bed.home, Permissions::from_mode(0o777)).unwrap();
@@ -81,7 +81,7 @@ fn a_home_that_others_can_write_to_is_refused() {
 }
 
 #[test]
-fn a_home_of_another_user_is_refused_by_both() {
+fn home_of_another_user_is_rejected() {
     let Some(other) = Other::new() else { return };
     let theirs = other.home();
     let bed = Bed::new();
@@ -92,7 +92,7 @@ fn a_home_of_another_user_is_refused_by_both() {
 }
 
 #[test]
-fn an_ordinary_user_has_a_daemon_of_his_own_and_root_is_not_served_by_it() {
+fn daemon_serves_only_its_own_user() {
     let Some(other) = Other::new() else { return };
     let home = other.home();
     let mut host = Host::start(other.command(&home, &["mcp"]));
