@@ -21,7 +21,7 @@ const MAX_ANCESTORS: usize = 256;
 
 /// The process at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Caller {
+pub enum CallerProcess {
     /// A process outside of all runs.
     Outside,
     /// A process in a run without a sandbox: it already has the user's permissions.
@@ -33,7 +33,7 @@ pub enum Caller {
     Sandboxed,
 }
 
-impl Caller {
+impl CallerProcess {
     /// Identifies the peer of a connection.
     pub fn identify(stream: &UnixStream) -> Self {
         let Ok(peer) = stream.peer_cred() else { return Self::Sandboxed };
@@ -81,7 +81,7 @@ fn has_exited(process: &OwnedFd) -> bool {
 }
 
 /// Classifies a process by its ancestors. Fails if one of them exits meanwhile and its children are reparented.
-fn inspect_process(pid: u32) -> io::Result<Caller> {
+fn inspect_process(pid: u32) -> io::Result<CallerProcess> {
     let mut ancestors = vec![pid];
     let mut is_inside = enclosing_run::belongs_to_run(pid);
     let mut next = pid;
@@ -93,13 +93,13 @@ fn inspect_process(pid: u32) -> io::Result<Caller> {
         is_inside |= enclosing_run::belongs_to_run(next);
         ancestors.push(next);
         if ancestors.len() > MAX_ANCESTORS {
-            return Ok(Caller::Sandboxed);
+            return Ok(CallerProcess::Sandboxed);
         }
     }
     Ok(match is_inside {
-        false => Caller::Outside,
-        true if enclosing_run::can_gain_privileges(pid)? => Caller::Unsandboxed { ancestors },
-        true => Caller::Sandboxed,
+        false => CallerProcess::Outside,
+        true if enclosing_run::can_gain_privileges(pid)? => CallerProcess::Unsandboxed { ancestors },
+        true => CallerProcess::Sandboxed,
     })
 }
 
@@ -172,7 +172,7 @@ fn has_socket_open(pid: u32, inode: u64) -> bool {
 
 fn is_sandboxed(pid: u32) -> bool {
     let caller = (0..MAX_ATTEMPTS).find_map(|_| inspect_process(pid).ok());
-    enclosing_run::is_supervisor(pid) || caller.is_some_and(|caller| caller == Caller::Sandboxed)
+    enclosing_run::is_supervisor(pid) || caller.is_some_and(|caller| caller == CallerProcess::Sandboxed)
 }
 
 #[cfg(test)]
@@ -187,7 +187,7 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         let ours = UnixStream::from_std(ours).unwrap();
         // This process created the socket pair and is alive.
-        assert_ne!(Caller::identify(&ours), Caller::Sandboxed);
+        assert_ne!(CallerProcess::identify(&ours), CallerProcess::Sandboxed);
         drop(theirs);
         assert!(inspect_process(u32::MAX).is_err());
     }

@@ -14,7 +14,7 @@ use render::duration;
 /// Place a call to any coding agent
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
-pub struct Cli {
+pub struct CommandLine {
     /// When to use colors
     #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, value_name = "WHEN")]
     pub color: ColorChoice,
@@ -458,6 +458,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
-        Cli::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 }

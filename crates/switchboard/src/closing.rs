@@ -1,6 +1,6 @@
 //! The closing lines of a call: outcome, usage, refusals, and the command that resumes it.
 //!
-//! Owns their wording and order. Unknown figures are left out, and so is everything that went as usual.
+//! Unknown figures and expected outcomes are omitted.
 
 use std::io;
 use std::path::Path;
@@ -13,9 +13,9 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::{output, style};
 
-/// The facts of a call that is over, or that is looked at while it runs.
+/// The facts of an ended or running call.
 #[derive(Debug)]
-pub struct Closing {
+pub struct ClosingLines {
     status: JobStatus,
     duration_ms: u64,
     has_started: bool,
@@ -29,12 +29,12 @@ pub struct Closing {
     notes: Vec<String>,
     sandbox: Option<Sandbox>,
     resume: Option<String>,
-    /// Where the rest is: a job or a directory of files.
+    /// The job, or the directory with the files of the run.
     reference: String,
 }
 
-impl Closing {
-    /// Collects the facts of a job.
+impl ClosingLines {
+    /// Collects the facts from the answer of a job.
     pub fn from_answer(answer: &Answer) -> Self {
         let leftover = match answer.processes {
             Some(Processes::SomeLeft) => Some("some of its processes could not be killed"),
@@ -43,11 +43,11 @@ impl Closing {
             }
             Some(Processes::NoneLeft) | None => None,
         };
-        // Those of the sandbox have lines of their own.
-        let about_the_sandbox = answer.sandbox.as_ref().map(Sandbox::notes).unwrap_or_default();
+        // Notes of the sandbox have their own lines.
+        let sandbox_notes = answer.sandbox.as_ref().map(Sandbox::notes).unwrap_or_default();
         let notes = answer.note.iter().filter(|_| answer.status.is_final()).flat_map(|note| note.lines());
         let because = answer.error.as_ref().map(describe_problem);
-        let notes = notes.filter(|note| !about_the_sandbox.iter().any(|known| known == note));
+        let notes = notes.filter(|note| !sandbox_notes.iter().any(|known| known == note));
         let notes = notes.filter(|note| !is_repeated(note, because.as_deref()));
         Self {
             status: answer.status,
@@ -119,7 +119,7 @@ impl Closing {
     }
 
     fn lines(&self, width: Option<usize>) -> Vec<String> {
-        let mut lines = wrapped(&self.figures(), width);
+        let mut lines = wrap_figures(&self.figures(), width);
         let fact = |name: &str, text: &Option<String>| {
             text.as_ref().map(|text| format!("  {name}: {}", strip_control(text)))
         };
@@ -133,10 +133,10 @@ impl Closing {
         lines
     }
 
-    /// The outcome and the figures that are known.
+    /// Returns the outcome and the known figures.
     fn figures(&self) -> Vec<String> {
         let mut figures = vec![self.outcome()];
-        // A model that took no turn is the one that was asked for, not the one that answered.
+        // Without a turn, the model is the requested one, which did not answer.
         let has_answered =
             self.status == JobStatus::Completed || self.turns.is_some() || self.tokens.is_some();
         figures.extend(self.model.as_deref().filter(|_| has_answered).map(strip_control));
@@ -177,12 +177,12 @@ fn is_repeated(note: &str, because: Option<&str>) -> bool {
     because.is_some_and(|because| because.contains(listed))
 }
 
-/// Whether the agent failed before the model took part in the session, so that it cannot be resumed.
+/// Returns whether the agent failed before the session had content, so that it cannot be resumed.
 fn leaves_no_session(problem: &Problem) -> bool {
     ["auth", "not_started", "session_not_found"].contains(&problem.kind.as_str())
 }
 
-/// The command that resumes a session. Sessions belong to a directory.
+/// Returns the command that resumes a session. Sessions belong to a directory.
 fn resume(agent: &str, session: &str, cwd: Option<&Path>) -> String {
     let here = std::env::current_dir().ok();
     let elsewhere = cwd.filter(|cwd| here.as_deref() != Some(cwd)).and_then(Path::to_str);
@@ -190,12 +190,12 @@ fn resume(agent: &str, session: &str, cwd: Option<&Path>) -> String {
     format!("switchboard call {agent} --session {session}{cwd}")
 }
 
-/// Joins figures by dots, and continues in the next line where the terminal ends.
-fn wrapped(figures: &[String], width: Option<usize>) -> Vec<String> {
+/// Joins figures with dots and wraps them at the width of the terminal.
+fn wrap_figures(figures: &[String], width: Option<usize>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for figure in figures {
         match lines.last_mut() {
-            // The first figure may be painted, which takes no room.
+            // The first figure may contain SGR sequences, which have no width.
             Some(line) if width.is_none_or(|width| plain_width(line) + 3 + figure.width() <= width) => {
                 line.push_str(" · ");
                 line.push_str(figure);
@@ -215,8 +215,8 @@ fn plain_width(line: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn closing() -> Closing {
-        Closing {
+    fn closing() -> ClosingLines {
+        ClosingLines {
             status: JobStatus::Completed,
             duration_ms: 12_300,
             has_started: true,
@@ -251,18 +251,23 @@ mod tests {
     #[test]
     fn unknown_figures_are_omitted() {
         let unknown =
-            Closing { model: None, turns: Some(1), tokens: Some((0, 0)), cost_usd: None, ..closing() };
+            ClosingLines { model: None, turns: Some(1), tokens: Some((0, 0)), cost_usd: None, ..closing() };
         assert_eq!(unknown.lines(None), ["completed in 12.3 s · 1 turn", "job: 1"]);
-        let free = Closing { model: None, turns: None, tokens: None, cost_usd: Some(0.0), ..closing() };
+        let free = ClosingLines { model: None, turns: None, tokens: None, cost_usd: Some(0.0), ..closing() };
         assert_eq!(free.lines(None), ["completed in 12.3 s", "job: 1"]);
-        let silent =
-            Closing { status: JobStatus::Failed, turns: None, tokens: None, cost_usd: None, ..closing() };
+        let silent = ClosingLines {
+            status: JobStatus::Failed,
+            turns: None,
+            tokens: None,
+            cost_usd: None,
+            ..closing()
+        };
         assert_eq!(silent.lines(None), ["failed after 12.3 s", "job: 1"]);
     }
 
     #[test]
     fn outcome_shows_duration_if_started() {
-        let shown = |status, has_started| Closing { status, has_started, ..closing() }.outcome();
+        let shown = |status, has_started| ClosingLines { status, has_started, ..closing() }.outcome();
         assert_eq!(shown(JobStatus::Timeout, true), "timed out after 12.3 s");
         assert_eq!(shown(JobStatus::Running, true), "running for 12.3 s");
         assert_eq!(shown(JobStatus::Cancelled, false), "cancelled before it started");

@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
 use crate::cli::CallArgs;
-use crate::closing::Closing;
+use crate::closing::ClosingLines;
 use crate::config::Config;
 use crate::exit_status::ExitStatus;
 use crate::failure::{CommandError, CommandFailure, RuntimeError};
@@ -40,7 +40,7 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     let premises = machine::premises(&home, &config);
     let setup = setup(&spec, lookup, config, private_folder, premises)?;
     home.create()?;
-    // Not fatal: without the login, the agent reports what is missing.
+    // Not fatal: without the login, the agent reports the missing login.
     if let Err(error) = agents::seed_private_state(&spec, &setup) {
         output::aside(&format!("note: cannot copy the login into the policy's private state: {error}"));
     }
@@ -53,7 +53,7 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
         let run = supervisor.start(&directory, &plan).await.map_err(DirectError::Start)?;
         let (outcome, report) = Call { spec: &spec, launch: &launch }.follow(&run, args).await?;
         print_outcome(args, &outcome)?;
-        Closing::from_outcome(&outcome, &report, &spec, run.spool().folder()).print();
+        ClosingLines::from_outcome(&outcome, &report, &spec, run.spool().folder()).print();
         output::check_written(ResultCopy::Directory(directory.clone()))?;
         Ok(ExitStatus::from_failure(outcome.failure().map(|failure| &failure.kind)).into())
     })

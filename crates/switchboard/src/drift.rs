@@ -10,7 +10,7 @@ use protocol::{ClientRole, DaemonConnection, DaemonRequest, ProcessEnvironment, 
 use serde::Serialize;
 
 use crate::client::{JobReply, exchange};
-use crate::config::Settings;
+use crate::config::EffectiveSettings;
 use crate::output;
 
 /// Returns the hint to restart the daemon.
@@ -41,7 +41,7 @@ pub struct ConfigDrift {
     /// The reason why the current configuration is unreadable; the daemon keeps its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Is true if the daemon's program was replaced, for example by an upgrade. Settings are not compared then.
+    /// Is true if the daemon's program was replaced, for example by an upgrade. EffectiveSettings are not compared then.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub program_replaced: bool,
 }
@@ -67,7 +67,7 @@ impl ConfigDrift {
         else {
             return None;
         };
-        let (changed, unreadable) = match Settings::read(Some(home), environment, &[]) {
+        let (changed, unreadable) = match EffectiveSettings::read(Some(home), environment, &[]) {
             Ok(settings) => (find_changes(&daemon, &settings.to_toml_values()), None),
             Err(error) => (Vec::new(), Some(model::error_chain(&error))),
         };

@@ -1,6 +1,6 @@
 //! The exit codes of every command.
 //!
-//! Owns the one table: `switchboard call --help` and docs/cli.md print it, and a test compares them.
+//! One table, which `switchboard call --help` and docs/cli.md print; a test compares them.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use calls::{Answer, JobStatus};
 use model::{FailureKind, NotStartedReason};
 
-/// How a command ended, for the program that started it.
+/// The exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitStatus {

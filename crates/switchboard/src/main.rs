@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use switchboard::{cli, exit_status, text};
 
-use crate::cli::{Cli, Command, Look};
+use crate::cli::{Command, CommandLine, Look};
 use crate::failure::CommandFailure;
 use crate::output::ResultCopy;
 
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     if args.next().is_some_and(|first| first == "mcp") && args.next().is_none() {
         return exit_code(bridge::run());
     }
-    let Cli { command, color } = match Cli::try_parse() {
+    let CommandLine { command, color } = match CommandLine::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             output::clap_message(&error);

@@ -19,10 +19,10 @@ pub fn run(args: &cli::Recover) -> Result<ExitCode, CommandFailure> {
     let environment = ProcessEnvironment::current();
     let home = SwitchboardHome::from_environment(&environment)?;
     let config = Config::read(Some(&home), &environment, &[])?;
-    let opening = opening(&home, &config).map_err(RecoverError::Setting)?;
+    let opening = opening(&home, &config).map_err(RecoverCommandError::Setting)?;
     home.create()?;
-    let _lock = daemon::acquire_lock(&home).map_err(RecoverError::Locked)?;
-    let report = recover_store(home.state(), &opening, args.dry_run).map_err(RecoverError::Calls)?;
+    let _lock = daemon::acquire_lock(&home).map_err(RecoverCommandError::Locked)?;
+    let report = recover_store(home.state(), &opening, args.dry_run).map_err(RecoverCommandError::Calls)?;
     if args.json {
         output::line(&serde_json::to_string_pretty(&report)?);
     } else {
@@ -75,7 +75,7 @@ fn print(report: &RecoveryReport, dry_run: bool) {
 
 /// The database could not be rebuilt.
 #[derive(Debug, thiserror::Error)]
-pub enum RecoverError {
+pub enum RecoverCommandError {
     #[error(transparent)]
     Locked(DaemonError),
     #[error("`store` in the configuration is invalid")]
@@ -84,7 +84,7 @@ pub enum RecoverError {
     Calls(CallError),
 }
 
-impl CommandError for RecoverError {
+impl CommandError for RecoverCommandError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Locked(DaemonError::Taken { .. }) => {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 
-use crate::cli::{Cli, Completions, Man};
+use crate::cli::{CommandLine, Completions, Man};
 use crate::exit_status::ExitStatus;
 use crate::failure::{CommandError, CommandFailure, RuntimeError};
 use crate::output;
@@ -16,7 +16,7 @@ const NAME: &str = "switchboard";
 /// Prints the completions of a shell.
 pub fn print_completions(args: &Completions) -> ExitCode {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut script);
+    clap_complete::generate(args.shell, &mut CommandLine::command(), NAME, &mut script);
     output::raw(&script);
     ExitCode::SUCCESS
 }
@@ -25,12 +25,12 @@ pub fn print_completions(args: &Completions) -> ExitCode {
 pub fn print_manual(args: &Man) -> Result<ExitCode, CommandFailure> {
     if let Some(directory) = &args.out {
         std::fs::create_dir_all(directory)
-            .and_then(|()| clap_mangen::generate_to(Cli::command(), directory))
+            .and_then(|()| clap_mangen::generate_to(CommandLine::command(), directory))
             .map_err(|source| ManualError { directory: directory.clone(), source })?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut page = Vec::new();
-    clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(RuntimeError::from)?;
+    clap_mangen::Man::new(CommandLine::command()).render(&mut page).map_err(RuntimeError::from)?;
     output::raw(&page);
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use protocol::{ProcessEnvironment, SwitchboardHome};
 
-use crate::config::{Settings, as_json, as_toml, misspelled_variables, reference};
+use crate::config::{EffectiveSettings, as_json, as_toml, misspelled_variables, reference};
 use crate::drift::ConfigDrift;
 use crate::failure::CommandFailure;
 use crate::{cli, output};
@@ -20,7 +20,7 @@ pub fn run(args: &cli::ShowConfig) -> Result<ExitCode, CommandFailure> {
     for (misspelled, known) in misspelled_variables(&environment) {
         output::aside(&format!("note: unknown variable {misspelled}; did you mean {known}?"));
     }
-    let settings = Settings::read(Some(&home), &environment, &[])?;
+    let settings = EffectiveSettings::read(Some(&home), &environment, &[])?;
     let drift = ConfigDrift::find(&home, &environment);
     if args.json {
         let mut json = as_json(&home, &settings);

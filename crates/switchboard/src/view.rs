@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::cli::CallArgs;
-use crate::closing::Closing;
+use crate::closing::ClosingLines;
 use crate::echo::EchoGuard;
 use crate::{output, style};
 use render::duration::format_millis;
@@ -284,7 +284,7 @@ impl View {
     pub fn finish(mut self, answer: &Answer) -> serde_json::Result<()> {
         self.close(answer.status.is_final());
         match self.mode {
-            OutputMode::Text => Closing::from_answer(answer).print(),
+            OutputMode::Text => ClosingLines::from_answer(answer).print(),
             OutputMode::Events | OutputMode::Answer => output::line(&serde_json::to_string(answer)?),
         }
         Ok(())

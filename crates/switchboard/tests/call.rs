@@ -1,5 +1,5 @@
 //! The installed programs together: a call placed by a person without the daemon (`--direct`), with the real executables.
-//! Calls that the daemon runs are in `tests/front/calling.rs`.
+//! Calls that the daemon runs are in `tests/e2e/calls.rs`.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 use std::fs;
@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use testkit::is_running;
 
 use tempfile::TempDir;
 
@@ -101,11 +102,6 @@ fn killed_call_leaves_no_process() {
         assert!(Instant::now() < patience, "{descendant} outlives the program that was killed");
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-fn is_running(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with(['Z', 'X']))
 }
 
 #[test]

@@ -36,7 +36,7 @@ struct State {
     progress: Progress,
 }
 
-/// Whether a reply was forwarded since the last check.
+/// Records forwarded replies since the last check.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Progress {
     #[default]

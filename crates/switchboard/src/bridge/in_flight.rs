@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::message::{Message, add_request_key, classify};
+use super::message::{McpMessage, add_request_key, classify};
 
 /// A line with its line feed.
 pub type MessageLine = Arc<Vec<u8>>;
@@ -57,10 +57,10 @@ impl InFlight {
     pub fn on_host_line(&mut self, mut line: Vec<u8>) -> HostLine {
         match classify(&line) {
             // Two replies with one id would be indistinguishable, and one of the two jobs would be lost.
-            Message::Request { id, .. } if self.is_waiting_for(&id) => {
+            McpMessage::Request { id, .. } if self.is_waiting_for(&id) => {
                 HostLine::Rejected(duplicate_id_error(&id))
             }
-            Message::Request { id, method } => {
+            McpMessage::Request { id, method } => {
                 // A UUIDv7 contains the time of the request, from which a later daemon computes the remaining wait.
                 let key = (method == "tools/call").then(|| uuid::Uuid::now_v7().to_string());
                 if let Some(key) = &key {
@@ -73,14 +73,14 @@ impl InFlight {
                 self.insert(id, line.clone(), key);
                 HostLine::Tracked(line)
             }
-            Message::Notification { method, .. } if method == "notifications/initialized" => {
+            McpMessage::Notification { method, .. } if method == "notifications/initialized" => {
                 let line = Arc::new(line);
                 self.initialized = Some(line.clone());
                 HostLine::Tracked(line)
             }
-            Message::Notification { cancels: Some(id), .. } => self.cancel(&id, Arc::new(line)),
-            Message::Reply { id } if !self.daemon_requests.remove(&id) => HostLine::Stale,
-            Message::Reply { .. } | Message::Notification { .. } | Message::Other => {
+            McpMessage::Notification { cancels: Some(id), .. } => self.cancel(&id, Arc::new(line)),
+            McpMessage::Reply { id } if !self.daemon_requests.remove(&id) => HostLine::Stale,
+            McpMessage::Reply { .. } | McpMessage::Notification { .. } | McpMessage::Other => {
                 HostLine::Untracked(Arc::new(line))
             }
         }
@@ -108,19 +108,19 @@ impl InFlight {
     /// Records a line of the daemon. Returns whether to forward it to the host.
     pub fn on_daemon_line(&mut self, line: &[u8]) -> bool {
         match classify(line) {
-            Message::Reply { id } if self.suppressed_reply.as_ref() == Some(&id) => {
+            McpMessage::Reply { id } if self.suppressed_reply.as_ref() == Some(&id) => {
                 self.suppressed_reply = None;
                 false
             }
-            Message::Reply { id } => {
+            McpMessage::Reply { id } => {
                 self.complete(&id);
                 true
             }
-            Message::Request { id, .. } => {
+            McpMessage::Request { id, .. } => {
                 self.daemon_requests.insert(id);
                 true
             }
-            Message::Notification { .. } | Message::Other => true,
+            McpMessage::Notification { .. } | McpMessage::Other => true,
         }
     }
 

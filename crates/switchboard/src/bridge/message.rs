@@ -13,7 +13,7 @@ pub const REQUEST_KEY_FIELD: &str = "switchboard/request";
 
 /// The kind of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
+pub enum McpMessage {
     /// A request.
     Request { id: String, method: String },
     /// A notification. `cancels` is the request that a cancellation names.
@@ -65,22 +65,22 @@ fn parse_envelope(line: &[u8]) -> Option<Envelope<'_>> {
 }
 
 /// Returns the kind of a message.
-pub fn classify(line: &[u8]) -> Message {
-    let Some(top) = parse_envelope(line) else { return Message::Other };
+pub fn classify(line: &[u8]) -> McpMessage {
+    let Some(top) = parse_envelope(line) else { return McpMessage::Other };
     if top.id.is_some_and(|id| !is_valid_id(id)) {
-        return Message::Other;
+        return McpMessage::Other;
     }
     match (top.id.map(normalize_id), top.method) {
-        (Some(id), Some(method)) => Message::Request { id, method: method.into_owned() },
+        (Some(id), Some(method)) => McpMessage::Request { id, method: method.into_owned() },
         (None, Some(method)) => {
             let cancels = (method == "notifications/cancelled")
                 .then(|| serde_json::from_str::<Cancelled<'_>>(top.params?.get()).ok())
                 .flatten()
                 .map(|cancelled| normalize_id(cancelled.request_id));
-            Message::Notification { method: method.into_owned(), cancels }
+            McpMessage::Notification { method: method.into_owned(), cancels }
         }
-        (Some(id), None) => Message::Reply { id },
-        (None, None) => Message::Other,
+        (Some(id), None) => McpMessage::Reply { id },
+        (None, None) => McpMessage::Other,
     }
 }
 
@@ -145,12 +145,12 @@ mod tests {
 
     #[test]
     fn messages_are_classified() {
-        let request = Message::Request { id: "1".into(), method: "tools/call".into() };
+        let request = McpMessage::Request { id: "1".into(), method: "tools/call".into() };
         assert_eq!(classify(br#" {"jsonrpc":"2.0", "id": 1, "method":"tools\/call"} "#), request);
-        assert_eq!(classify(br#"{"id":"\u0061","result":{}}"#), Message::Reply { id: r#""a""#.into() });
+        assert_eq!(classify(br#"{"id":"\u0061","result":{}}"#), McpMessage::Reply { id: r#""a""#.into() });
         assert_eq!(
             classify(br#"{"method":"notifications/cancelled","params":{"requestId":"x","reason":"y"}}"#),
-            Message::Notification {
+            McpMessage::Notification {
                 method: "notifications/cancelled".into(),
                 cancels: Some(r#""x""#.into())
             }
@@ -167,7 +167,7 @@ mod tests {
             b"{\"id\":1.5,\"method\":\"ping\"}",
             b"{\"id\":[1],\"method\":\"ping\"}",
         ] {
-            assert_eq!(classify(invalid), Message::Other, "{invalid:?}");
+            assert_eq!(classify(invalid), McpMessage::Other, "{invalid:?}");
         }
     }
 

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Source};
 use super::keys::{self, KEYS};
-use super::settings::{Name, Setting};
+use super::settings::{EffectiveSetting, SettingName};
 
 /// The maximum size. A larger file is a device or a mistake.
 const MAX_BYTES: u64 = 1 << 20;
@@ -35,7 +35,11 @@ pub fn read(path: &Path) -> Result<Option<String>, ConfigError> {
 }
 
 /// Parses all settings of the file.
-pub fn parse(path: &Path, text: &str, user_home: Option<&Path>) -> Result<Vec<(Name, Setting)>, ConfigError> {
+pub fn parse(
+    path: &Path,
+    text: &str,
+    user_home: Option<&Path>,
+) -> Result<Vec<(SettingName, EffectiveSetting)>, ConfigError> {
     let parser = FileParser { path, text, user_home };
     let table = DeTable::parse(text).map_err(|error| ConfigError::NotToml {
         path: path.to_owned(),
@@ -59,7 +63,7 @@ impl FileParser<'_> {
         &self,
         path_so_far: &mut Vec<&'t str>,
         table: &'t DeTable<'_>,
-        found: &mut Vec<(Name, Setting)>,
+        found: &mut Vec<(SettingName, EffectiveSetting)>,
     ) -> Result<(), ConfigError> {
         for (key, value) in table {
             path_so_far.push(key.get_ref());
@@ -67,7 +71,7 @@ impl FileParser<'_> {
             match (keys::find(path_so_far), value.get_ref()) {
                 (Some((index, word)), _) => {
                     found.push((
-                        Name::new(index, word),
+                        SettingName::new(index, word),
                         self.parse_setting(path_so_far, index, value, place)?,
                     ));
                 }
@@ -94,10 +98,10 @@ impl FileParser<'_> {
         index: usize,
         value: &Spanned<DeValue<'_>>,
         source: Source,
-    ) -> Result<Setting, ConfigError> {
+    ) -> Result<EffectiveSetting, ConfigError> {
         let kind = KEYS[index].kind;
         match kind.parse_toml(value.get_ref(), self.user_home) {
-            Ok(value) => Ok(Setting { value, source }),
+            Ok(value) => Ok(EffectiveSetting { value, source }),
             Err(found) => {
                 let (key, expected) = (path.join("."), kind.to_string());
                 Err(ConfigError::BadValue { place: source, key, expected, found })

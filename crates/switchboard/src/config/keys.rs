@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::value::{Kind, Value};
+use super::value::{Value, ValueKind};
 
 /// A key, or an open table with user-defined keys (its name ends with `<word>`).
 #[derive(Debug)]
-pub struct Key {
+pub struct ConfigKey {
     /// The name with its sections, separated by dots.
     pub name: &'static str,
     /// The type.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The default.
     pub default: KeyDefault,
     /// The meaning, for the reference.
@@ -53,7 +53,7 @@ impl KeyDefault {
     }
 }
 
-impl Key {
+impl ConfigKey {
     /// Returns the section of the key; empty at the top level.
     pub fn section(&self) -> &'static str {
         self.name.rsplit_once('.').map_or("", |(section, _)| section)
@@ -93,7 +93,7 @@ pub fn is_section(path: &[&str]) -> bool {
 pub fn find_nearest(unknown: &str) -> Option<&'static str> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     let named = KEYS.iter().filter(|key| !key.is_open()).map(|key| key.name);
-    let sections = KEYS.iter().map(Key::section).filter(|section| !section.is_empty());
+    let sections = KEYS.iter().map(ConfigKey::section).filter(|section| !section.is_empty());
     named
         .chain(sections)
         .map(|known| {
@@ -106,78 +106,78 @@ pub fn find_nearest(unknown: &str) -> Option<&'static str> {
         .map(|(_, known)| known)
 }
 
-const fn key(name: &'static str, kind: Kind, default: KeyDefault, meaning: &'static str) -> Key {
-    Key { name, kind, default, meaning }
+const fn key(name: &'static str, kind: ValueKind, default: KeyDefault, meaning: &'static str) -> ConfigKey {
+    ConfigKey { name, kind, default, meaning }
 }
 
-const AT_ONCE: Kind = Kind::Count { least: 1, most: 1000, may_be_off: false };
-const TIME: Kind = Kind::Time { may_be_off: false };
+const AT_ONCE: ValueKind = ValueKind::Count { least: 1, most: 1000, may_be_off: false };
+const TIME: ValueKind = ValueKind::Time { may_be_off: false };
 
 /// The policy names, widest first.
 const POLICIES: &[&str] = &["off", "workspace", "observe", "restricted", "sealed"];
 
 /// Every key, in the order of the reference.
-pub const KEYS: &[Key] = &[
+pub const KEYS: &[ConfigKey] = &[
     key(
         "store",
-        Kind::Text,
+        ValueKind::Text,
         KeyDefault::Text("sqlite:"),
         "Where jobs are kept: `sqlite:` for a file in the state folder, `sqlite:/path/to/file`, or a SurrealDB server as \
          `ws://host:port/namespace/database` (`wss://` with TLS).",
     ),
     key(
         "store_credentials_file",
-        Kind::Path,
+        ValueKind::Path,
         KeyDefault::NotSet,
         "A file with user and password for the store's server. Never in the address itself.",
     ),
     key(
         "store_ca_file",
-        Kind::Path,
+        ValueKind::Path,
         KeyDefault::NotSet,
         "A PEM file with the authorities that may vouch for a `wss://` server, and no others. Not set: those that browsers believe.",
     ),
     key(
         "host",
-        Kind::Text,
+        ValueKind::Text,
         KeyDefault::NotSet,
         "The name under which this machine takes its jobs, when several share a store. Not set: an identity that is kept in the state \
          directory, and does not change with the name of the machine.",
     ),
-    key("labels", Kind::Texts, KeyDefault::Empty, "Further names under which this machine takes jobs."),
+    key("labels", ValueKind::Texts, KeyDefault::Empty, "Further names under which this machine takes jobs."),
     key(
         "idle_stop",
-        Kind::Time { may_be_off: true },
+        ValueKind::Time { may_be_off: true },
         KeyDefault::Off,
         "The daemon ends when no job ran and nobody asked for anything for so long. The next call starts it again.",
     ),
     key(
         "one_writer_per_folder",
-        Kind::Flag,
+        ValueKind::Flag,
         KeyDefault::Flag(false),
         "Of two calls that may change the same folder, the second waits for the first.",
     ),
     key(
         "cancel_on_disconnect",
-        Kind::Flag,
+        ValueKind::Flag,
         KeyDefault::Flag(false),
         "A call whose client goes away is cancelled. Without it the job goes on, and its answer can be had later.",
     ),
     key(
         "rehearsal",
-        Kind::Flag,
+        ValueKind::Flag,
         KeyDefault::Flag(false),
         "MCP hosts see the tool `call_rehearsal` too: the scripted agent, for trying a host out without an account.",
     ),
     key(
         "pass_env",
-        Kind::Texts,
+        ValueKind::Texts,
         KeyDefault::Empty,
         "Names of variables that agents get beside [their own](#variables-of-agents), such as `GH_TOKEN`. One that would run code in an agent is refused.",
     ),
     key(
         "redact",
-        Kind::Texts,
+        ValueKind::Texts,
         KeyDefault::Empty,
         "Further regular expressions; what they match is taken out of what is kept, and out of the prompt that the agent gets.",
     ),
@@ -190,13 +190,13 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "limits.idle",
-        Kind::Time { may_be_off: true },
+        ValueKind::Time { may_be_off: true },
         KeyDefault::Off,
         "How long an agent may stay silent, when the call does not say; before its first word too, unless `limits.start` says otherwise.",
     ),
     key(
         "limits.start",
-        Kind::Time { may_be_off: true },
+        ValueKind::Time { may_be_off: true },
         KeyDefault::Off,
         "How long an agent may take until its first word, when the call does not say.",
     ),
@@ -214,31 +214,31 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "limits.max_response_chars",
-        Kind::Count { least: 1000, most: 10_000_000, may_be_off: false },
+        ValueKind::Count { least: 1000, most: 10_000_000, may_be_off: false },
         KeyDefault::Count(100_000),
         "How long an answer may be; of a longer one head and tail are kept, and the whole is in the job's files.",
     ),
     key(
         "limits.attempts",
-        Kind::Count { least: 1, most: 100, may_be_off: false },
+        ValueKind::Count { least: 1, most: 100, may_be_off: false },
         KeyDefault::Count(3),
         "How often a job is begun, when its run is lost to a crash or a reboot.",
     ),
     key(
         "limits.max_resume_attempts",
-        Kind::Count { least: 0, most: 100, may_be_off: false },
+        ValueKind::Count { least: 0, most: 100, may_be_off: false },
         KeyDefault::Count(5),
         "How often a run that came to its turn limit is gone on with by itself.",
     ),
     key(
         "limits.max_connections",
-        Kind::Count { least: 1, most: 100_000, may_be_off: false },
+        ValueKind::Count { least: 1, most: 100_000, may_be_off: false },
         KeyDefault::Count(512),
         "How many commands and MCP hosts may be connected to the daemon, and as many clients over HTTP that have brought the token. The next is refused; commands have 16 more.",
     ),
     key(
         "limits.max_waits",
-        Kind::Count { least: 0, most: 100_000, may_be_off: false },
+        ValueKind::Count { least: 0, most: 100_000, may_be_off: false },
         KeyDefault::Count(1024),
         "How many requests of MCP clients may wait for jobs, beyond 8 that each client may always have. The next is answered at once, with where its job stands.",
     ),
@@ -258,159 +258,159 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "retention.max_age",
-        Kind::Time { may_be_off: true },
+        ValueKind::Time { may_be_off: true },
         KeyDefault::Time(Duration::from_hours(90 * 24)),
         "How long a job and its files are kept after its end.",
     ),
     key(
         "retention.max_count",
-        Kind::Count { least: 1, most: u64::MAX, may_be_off: true },
+        ValueKind::Count { least: 1, most: u64::MAX, may_be_off: true },
         KeyDefault::Count(10_000),
         "How many ended jobs are kept, the newest; directories of `call --direct` count, too.",
     ),
     key(
         "programs.claude",
-        Kind::Path,
+        ValueKind::Path,
         KeyDefault::Dynamic("the one in `PATH`"),
         "The program to start for claude.",
     ),
-    key("programs.codex", Kind::Path, KeyDefault::Dynamic("the one in `PATH`"), "The same for codex."),
-    key("programs.gemini", Kind::Path, KeyDefault::Dynamic("the one in `PATH`"), "The same for gemini."),
+    key("programs.codex", ValueKind::Path, KeyDefault::Dynamic("the one in `PATH`"), "The same for codex."),
+    key("programs.gemini", ValueKind::Path, KeyDefault::Dynamic("the one in `PATH`"), "The same for gemini."),
     key(
         "programs.rehearsal",
-        Kind::Path,
+        ValueKind::Path,
         KeyDefault::Dynamic("the one beside `switchboard`"),
         "The same for rehearsal.",
     ),
     key(
         "models.claude.<alias>",
-        Kind::Text,
+        ValueKind::Text,
         KeyDefault::NotSet,
         "An alias of your own for a model; `default` is the model of a call that names none. Without a default claude chooses, and a name \
          that is no alias here reaches it as it is: its own aliases (`opus`), full names.",
     ),
-    key("models.codex.<alias>", Kind::Text, KeyDefault::NotSet, "The same for codex."),
-    key("models.gemini.<alias>", Kind::Text, KeyDefault::NotSet, "The same for gemini."),
+    key("models.codex.<alias>", ValueKind::Text, KeyDefault::NotSet, "The same for codex."),
+    key("models.gemini.<alias>", ValueKind::Text, KeyDefault::NotSet, "The same for gemini."),
     key(
         "cwd_aliases.<name>",
-        Kind::Path,
+        ValueKind::Path,
         KeyDefault::NotSet,
         "A short name for a folder, which calls can give as `cwd`.",
     ),
     key(
         "http.address",
-        Kind::Address,
+        ValueKind::Address,
         KeyDefault::NotSet,
         "Where MCP is served over HTTP, such as `127.0.0.1:7878`. Without it there is no HTTP. \
          `switchboard serve --http` sets it too.",
     ),
     key(
         "http.allowed_hosts",
-        Kind::Texts,
+        ValueKind::Texts,
         KeyDefault::Empty,
         "Names under which it may be reached beside its own address, `localhost`, `127.0.0.1` and `::1`, such as `box.example.com`; with a \
          port, under that port only.",
     ),
     key(
         "http.allowed_origins",
-        Kind::Texts,
+        ValueKind::Texts,
         KeyDefault::Empty,
         "Origins of web pages that may use it, such as `http://localhost:3000`.",
     ),
     key(
         "http.max_sessions",
-        Kind::Count { least: 1, most: 100_000, may_be_off: false },
+        ValueKind::Count { least: 1, most: 100_000, may_be_off: false },
         KeyDefault::Count(256),
         "How many sessions MCP clients over HTTP may have. For the next, the one that was idle for longest is closed; its client has to initialize again.",
     ),
     key(
         "web.port",
-        Kind::Count { least: 0, most: 65_535, may_be_off: true },
+        ValueKind::Count { least: 0, most: 65_535, may_be_off: true },
         KeyDefault::Count(0),
         "The port of the web page on 127.0.0.1. With 0 the daemon takes any when `switchboard open` first asks for the page; a port that \
          is named is listened on from the start. `off` is no page. See [web.md](web.md).",
     ),
     key(
         "sandbox.policy",
-        Kind::Choice(POLICIES),
+        ValueKind::Choice(POLICIES),
         KeyDefault::Text("workspace"),
         "What the agent of a call may touch that names no policy. See [sandbox.md](sandbox.md).",
     ),
     key(
         "sandbox.ceiling",
-        Kind::Choice(POLICIES),
+        ValueKind::Choice(POLICIES),
         KeyDefault::Text("off"),
         "What no call can go beyond, whatever policy it names; `off` is no ceiling.",
     ),
     key(
         "sandbox.requirement",
-        Kind::Choice(&["require", "best-effort"]),
+        ValueKind::Choice(&["require", "best-effort"]),
         KeyDefault::Text("best-effort"),
         "Where the machine cannot enforce a policy: `require` runs nothing and says what is missing, `best-effort` runs and reports what held.",
     ),
     key(
         "sandbox.network",
-        Kind::Choice(&["full", "none", "hosts"]),
+        ValueKind::Choice(&["full", "none", "hosts"]),
         KeyDefault::Text("full"),
         "Whom confined agents may reach: everybody, nobody, or the hosts of the next key and those of the agent's own vendor.",
     ),
     key(
         "sandbox.hosts",
-        Kind::Texts,
+        ValueKind::Texts,
         KeyDefault::Empty,
         "Such as `github.com`, `*.crates.io` or `10.0.0.5:8080`; for the ports 443 and 80 unless one is named.",
     ),
     key(
         "sandbox.expose",
-        Kind::Paths,
+        ValueKind::Paths,
         KeyDefault::Empty,
         "Further paths of the home directory that confined agents may read. Toolchains are found by themselves; the rest is absent. See [sandbox.md](sandbox.md#the-home-directory).",
     ),
     key(
         "sandbox.processes",
-        Kind::Count { least: 1, most: 1 << 22, may_be_off: true },
+        ValueKind::Count { least: 1, most: 1 << 22, may_be_off: true },
         KeyDefault::Count(4096),
         "How many processes and threads a confined agent may have at once. Root is held to it by a delegated cgroup alone; without one it is told as open, and with `require` any number but the default runs nothing.",
     ),
     key(
         "sandbox.memory_bytes",
-        Kind::Count { least: 1 << 20, most: 1 << 50, may_be_off: true },
+        ValueKind::Count { least: 1 << 20, most: 1 << 50, may_be_off: true },
         KeyDefault::Off,
         "How much memory a confined agent and all that it starts may take; needs a delegated cgroup.",
     ),
     key(
         "sandbox.cache_bytes",
-        Kind::Count { least: 1 << 20, most: 1 << 50, may_be_off: true },
+        ValueKind::Count { least: 1 << 20, most: 1 << 50, may_be_off: true },
         KeyDefault::Count(5 << 30),
         "How much the private caches of package managers may take up before the daemon removes the least recently used; `off` is no bound.",
     ),
     key(
         "sandbox.trust_workspaces",
-        Kind::Flag,
+        ValueKind::Flag,
         KeyDefault::Flag(false),
         "Confined agents load the hooks, MCP servers and settings of their workspace. Its instructions are read anyway. See [sandbox.md](sandbox.md#what-an-agent-loads).",
     ),
     key(
         "sandbox.private_state",
-        Kind::Flag,
+        ValueKind::Flag,
         KeyDefault::Flag(false),
         "Confined agents get a configuration folder for each policy, with nothing in it but the login.",
     ),
     key(
         "log.level",
-        Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
+        ValueKind::Choice(&["error", "warn", "info", "debug", "trace"]),
         KeyDefault::Text("info"),
         "How much the daemon writes to its log.",
     ),
     key(
         "log.max_bytes",
-        Kind::Count { least: 10_000, most: 1 << 40, may_be_off: false },
+        ValueKind::Count { least: 10_000, most: 1 << 40, may_be_off: false },
         KeyDefault::Count(10_000_000),
         "How long a log may become before the next one is begun.",
     ),
     key(
         "log.files",
-        Kind::Count { least: 1, most: 100, may_be_off: false },
+        ValueKind::Count { least: 1, most: 100, may_be_off: false },
         KeyDefault::Count(5),
         "How many logs are kept, the newest included.",
     ),

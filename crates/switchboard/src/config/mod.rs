@@ -18,7 +18,7 @@ use agents::ModelTables;
 use model::{AgentKind, Bounds, CallPolicy, Network, Preset, Requirement};
 
 pub use error::ConfigError;
-pub use settings::{OptionOverride, Settings};
+pub use settings::{EffectiveSettings, OptionOverride};
 pub use show::{as_json, as_toml, misspelled_variables, reference};
 
 use protocol::{ProcessEnvironment, SwitchboardHome};
@@ -52,7 +52,7 @@ pub struct Config {
     /// The limits of calls.
     pub limits: CallLimits,
     /// The retention of ended jobs.
-    pub retention: Retention,
+    pub retention: RetentionConfig,
     /// Configured paths of agent programs.
     pub programs: BTreeMap<AgentKind, PathBuf>,
     /// The default models and model aliases.
@@ -60,13 +60,13 @@ pub struct Config {
     /// Aliases of working directories.
     pub cwd_aliases: BTreeMap<String, PathBuf>,
     /// MCP over HTTP.
-    pub http: Http,
+    pub http: HttpConfig,
     /// The port of the web page, 0 for any; `None` disables the page.
     pub web_port: Option<u16>,
     /// The sandbox.
-    pub sandbox: Sandbox,
+    pub sandbox: SandboxConfig,
     /// The daemon's log.
-    pub log: Log,
+    pub log: LogConfig,
 }
 
 /// The default limits of calls and the limits of the daemon.
@@ -100,7 +100,7 @@ pub struct CallLimits {
 
 /// The retention of ended jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retention {
+pub struct RetentionConfig {
     /// The maximum age.
     pub max_age: Option<Duration>,
     /// The maximum number.
@@ -109,7 +109,7 @@ pub struct Retention {
 
 /// MCP over HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Http {
+pub struct HttpConfig {
     /// The address; `None` disables HTTP.
     pub address: Option<SocketAddr>,
     /// Further host names that requests may use.
@@ -122,7 +122,7 @@ pub struct Http {
 
 /// The sandbox settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sandbox {
+pub struct SandboxConfig {
     /// The default policy.
     pub policy: CallPolicy,
     /// The upper bound of every policy.
@@ -137,7 +137,7 @@ pub struct Sandbox {
 
 /// The daemon's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Log {
+pub struct LogConfig {
     /// The level: error, warn, info, debug, trace.
     pub level: String,
     /// The maximum size of a file.
@@ -153,11 +153,11 @@ impl Config {
         environment: &ProcessEnvironment,
         overrides: &[OptionOverride],
     ) -> Result<Self, ConfigError> {
-        Settings::read(home, environment, overrides).map(|settings| Self::from_settings(&settings))
+        EffectiveSettings::read(home, environment, overrides).map(|settings| Self::from_settings(&settings))
     }
 
     /// Converts settings. The key table has a default for every key that is read without a fallback here.
-    pub fn from_settings(settings: &Settings) -> Self {
+    pub fn from_settings(settings: &EffectiveSettings) -> Self {
         let values = TypedSettings(settings);
         let at_once = values.count_u32("limits.at_once").unwrap_or(1);
         let per_agent = |agent: AgentKind| {
@@ -190,7 +190,7 @@ impl Config {
                 max_connections: values.limit("limits.max_connections"),
                 max_waits: values.limit("limits.max_waits"),
             },
-            retention: Retention {
+            retention: RetentionConfig {
                 max_age: values.time("retention.max_age"),
                 max_count: values.count("retention.max_count"),
             },
@@ -201,21 +201,21 @@ impl Config {
                 gemini: settings.models("models.gemini"),
             },
             cwd_aliases: values.directories("cwd_aliases"),
-            http: Http {
+            http: HttpConfig {
                 address: values.text("http.address").and_then(|text| text.parse().ok()),
                 allowed_hosts: values.texts("http.allowed_hosts"),
                 allowed_origins: values.texts("http.allowed_origins"),
                 max_sessions: values.limit("http.max_sessions"),
             },
             web_port: values.count("web.port").and_then(|port| u16::try_from(port).ok()),
-            sandbox: Sandbox {
+            sandbox: SandboxConfig {
                 policy: values.policy("sandbox.policy"),
                 ceiling: values.policy("sandbox.ceiling"),
                 expose: values.texts("sandbox.expose").into_iter().map(PathBuf::from).collect(),
                 trust_workspaces: values.flag("sandbox.trust_workspaces"),
                 cache_bytes: values.count("sandbox.cache_bytes"),
             },
-            log: Log {
+            log: LogConfig {
                 level: values.text("log.level").unwrap_or_default(),
                 max_bytes: values.count("log.max_bytes").unwrap_or(u64::MAX),
                 files: values.count_u32("log.files").unwrap_or(1),
@@ -225,7 +225,7 @@ impl Config {
 }
 
 /// Typed access to settings. The key table guarantees the types.
-struct TypedSettings<'a>(&'a Settings);
+struct TypedSettings<'a>(&'a EffectiveSettings);
 
 impl TypedSettings<'_> {
     fn text(&self, name: &str) -> Option<String> {

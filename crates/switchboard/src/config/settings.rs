@@ -13,12 +13,12 @@ use protocol::{ProcessEnvironment, SwitchboardHome};
 
 /// A key of the table, and the user-defined last part of an open key. Ordered like the table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Name {
+pub struct SettingName {
     pub index: usize,
     pub word: Option<String>,
 }
 
-impl Name {
+impl SettingName {
     /// Creates a name. Model aliases are case-insensitive.
     pub fn new(index: usize, word: Option<&str>) -> Self {
         let models = KEYS[index].name.starts_with("models.");
@@ -36,7 +36,7 @@ impl Name {
 
 /// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
+pub struct EffectiveSetting {
     pub value: Value,
     pub source: Source,
 }
@@ -54,13 +54,13 @@ pub struct OptionOverride {
 
 /// Every key that has a value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Settings {
+pub struct EffectiveSettings {
     /// Is true if the configuration file exists.
     pub has_file: bool,
-    pub all: BTreeMap<Name, Setting>,
+    pub all: BTreeMap<SettingName, EffectiveSetting>,
 }
 
-impl Settings {
+impl EffectiveSettings {
     /// Reads all sources in the order of their precedence.
     pub fn read(
         home: Option<&SwitchboardHome>,
@@ -118,7 +118,8 @@ impl Settings {
     /// Returns the source of a key's value.
     fn source(&self, name: &str) -> Source {
         let path: Vec<&str> = name.split('.').collect();
-        let setting = keys::find(&path).and_then(|(index, word)| self.all.get(&Name::new(index, word)));
+        let setting =
+            keys::find(&path).and_then(|(index, word)| self.all.get(&SettingName::new(index, word)));
         setting.map_or(Source::BuiltIn, |setting| setting.source.clone())
     }
 
@@ -145,8 +146,8 @@ impl Settings {
         let mut settings = Self::default();
         for (index, key) in KEYS.iter().enumerate() {
             if let Some(value) = key.default.value() {
-                let setting = Setting { value, source: Source::BuiltIn };
-                settings.all.insert(Name::new(index, None), setting);
+                let setting = EffectiveSetting { value, source: Source::BuiltIn };
+                settings.all.insert(SettingName::new(index, None), setting);
             }
         }
         settings
@@ -166,13 +167,13 @@ impl Settings {
             expected: key.kind.to_string(),
             found,
         })?;
-        self.all.insert(Name::new(index, None), Setting { value, source });
+        self.all.insert(SettingName::new(index, None), EffectiveSetting { value, source });
         Ok(())
     }
 
     /// Returns every setting by name, as TOML; `None` if a command-line option set it.
     pub fn to_toml_values(&self) -> BTreeMap<String, Option<String>> {
-        let text = |(name, setting): (&Name, &Setting)| {
+        let text = |(name, setting): (&SettingName, &EffectiveSetting)| {
             let (section, own) = name.parts();
             let key = if section.is_empty() { own.to_owned() } else { format!("{section}.{own}") };
             let is_option = matches!(setting.source, Source::Option { .. });
@@ -185,7 +186,7 @@ impl Settings {
     pub fn get(&self, name: &str) -> Option<&Value> {
         let path: Vec<&str> = name.split('.').collect();
         let (index, word) = keys::find(&path)?;
-        self.all.get(&Name::new(index, word)).map(|setting| &setting.value)
+        self.all.get(&SettingName::new(index, word)).map(|setting| &setting.value)
     }
 
     /// Returns the user-defined keys of an open table with their values.

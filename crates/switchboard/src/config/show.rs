@@ -7,11 +7,11 @@ use model::{AgentKind, RunId};
 use protocol::{HOME_VARIABLE, ProcessEnvironment, SwitchboardHome};
 use serde_json::json;
 
-use super::keys::{KEYS, Key, KeyDefault};
-use super::settings::Settings;
+use super::keys::{ConfigKey, KEYS, KeyDefault};
+use super::settings::EffectiveSettings;
 
 /// Formats the effective settings as TOML, each line with its source. The text is a valid configuration file.
-pub fn as_toml(home: &SwitchboardHome, settings: &Settings) -> String {
+pub fn as_toml(home: &SwitchboardHome, settings: &EffectiveSettings) -> String {
     let no_file = if settings.has_file { "" } else { " (there is none)" };
     let mut text = format!(
         "# this file: {}{no_file}\n# state: {}\n# log: {}\n\n",
@@ -33,7 +33,7 @@ pub fn as_toml(home: &SwitchboardHome, settings: &Settings) -> String {
 }
 
 /// Formats the effective settings as JSON.
-pub fn as_json(home: &SwitchboardHome, settings: &Settings) -> serde_json::Value {
+pub fn as_json(home: &SwitchboardHome, settings: &EffectiveSettings) -> serde_json::Value {
     let all = settings.all.iter().map(|(name, setting)| {
         let (section, own) = name.parts();
         let key = if section.is_empty() { own.to_owned() } else { format!("{section}.{}", toml_key(own)) };
@@ -57,7 +57,7 @@ fn toml_key(word: &str) -> String {
 
 /// Returns unknown variables that resemble a known one, each with the known one.
 pub fn misspelled_variables(environment: &ProcessEnvironment) -> Vec<(String, String)> {
-    let known: Vec<String> = KEYS.iter().filter_map(Key::variable).collect();
+    let known: Vec<String> = KEYS.iter().filter_map(ConfigKey::variable).collect();
     let near = |name: &str| {
         let distance = |known: &&String| strsim::damerau_levenshtein(name, known);
         known.iter().find(|known| (1..=2).contains(&distance(known))).cloned()
@@ -188,14 +188,14 @@ mod tests {
         let home =
             SwitchboardHome::from_environment(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into())
                 .unwrap();
-        let read = || Settings::read(Some(&home), &ProcessEnvironment::default(), &[]).unwrap();
+        let read = || EffectiveSettings::read(Some(&home), &ProcessEnvironment::default(), &[]).unwrap();
         let text =
             "store = \"sqlite:/x # y\"\nlabels = [\"a, \\\"b\"]\n[models.claude]\n\"a.b \\\" c\" = \"x-1\"\n";
         fs::write(home.config_file(), text).unwrap();
         let first = read();
         let printed = as_toml(&home, &first);
         fs::write(home.config_file(), &printed).unwrap();
-        let values = |settings: &Settings| {
+        let values = |settings: &EffectiveSettings| {
             settings
                 .all
                 .iter()

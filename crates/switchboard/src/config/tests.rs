@@ -1,20 +1,20 @@
-//! What holds of every key, and of the layers.
+//! The keys of the configuration and the precedence of their sources.
 
 use std::fs;
 use std::path::Path;
 
-use super::keys::{KEYS, Key, KeyDefault};
-use super::value::Kind;
+use super::keys::{ConfigKey, KEYS, KeyDefault};
+use super::value::ValueKind;
 use super::*;
 
 fn home(root: &Path) -> SwitchboardHome {
     SwitchboardHome::from_environment(&[("SWITCHBOARD_HOME", root.to_str().unwrap())].into()).unwrap()
 }
 
-fn read(text: &str, environment: &ProcessEnvironment) -> Result<Settings, ConfigError> {
+fn read(text: &str, environment: &ProcessEnvironment) -> Result<EffectiveSettings, ConfigError> {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("config.toml"), text).unwrap();
-    Settings::read(Some(&home(root.path())), environment, &[])
+    EffectiveSettings::read(Some(&home(root.path())), environment, &[])
 }
 
 fn config(text: &str) -> Config {
@@ -26,18 +26,18 @@ fn refusal(text: &str) -> ConfigError {
 }
 
 /// A value that is not the default, as TOML and as the text of a variable.
-fn another(key: &Key) -> (String, String) {
+fn another(key: &ConfigKey) -> (String, String) {
     let text = match key.kind {
-        Kind::Text => "sonnet-9",
-        Kind::Path => "/opt/thing",
-        Kind::Address => "127.0.0.1:7878",
-        Kind::Choice(words) => words
+        ValueKind::Text => "sonnet-9",
+        ValueKind::Path => "/opt/thing",
+        ValueKind::Address => "127.0.0.1:7878",
+        ValueKind::Choice(words) => words
             .iter()
             .find(|word| !matches!(key.default, KeyDefault::Text(usual) if usual == **word))
             .unwrap(),
-        Kind::Flag => return ("true".into(), "true".into()),
-        Kind::Time { .. } => "7m",
-        Kind::Count { .. } => {
+        ValueKind::Flag => return ("true".into(), "true".into()),
+        ValueKind::Time { .. } => "7m",
+        ValueKind::Count { .. } => {
             let number = if key.name == "log.max_bytes" {
                 "20000"
             } else if matches!(key.name, "sandbox.memory_bytes" | "sandbox.cache_bytes") {
@@ -49,8 +49,8 @@ fn another(key: &Key) -> (String, String) {
             };
             return (number.into(), number.into());
         }
-        Kind::Texts => return (r#"["one", "two"]"#.into(), "one, two".into()),
-        Kind::Paths => return (r#"["/opt/one", "/opt/two"]"#.into(), "/opt/one, /opt/two".into()),
+        ValueKind::Texts => return (r#"["one", "two"]"#.into(), "one, two".into()),
+        ValueKind::Paths => return (r#"["/opt/one", "/opt/two"]"#.into(), "/opt/one, /opt/two".into()),
     };
     (format!("\"{text}\""), text.into())
 }
@@ -160,7 +160,8 @@ fn config_file_writable_by_others_is_rejected() {
     let file = root.path().join("config.toml");
     fs::write(&file, "").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-    let error = Settings::read(Some(&home(root.path())), &ProcessEnvironment::default(), &[]).unwrap_err();
+    let error =
+        EffectiveSettings::read(Some(&home(root.path())), &ProcessEnvironment::default(), &[]).unwrap_err();
     assert!(matches!(error, ConfigError::NotYours { mode: 0o666, .. }), "{error}");
 }
 
@@ -203,7 +204,7 @@ fn per_agent_limit_is_capped_by_total() {
 
 #[test]
 fn default_policy_is_workspace_best_effort_without_ceiling() {
-    let Sandbox { policy, ceiling, expose, trust_workspaces, cache_bytes } = config("").sandbox;
+    let SandboxConfig { policy, ceiling, expose, trust_workspaces, cache_bytes } = config("").sandbox;
     assert_eq!(cache_bytes, Some(calls::Settings::CACHE_BYTES));
     assert!(!trust_workspaces && expose.is_empty());
     assert_eq!(policy, CallPolicy::default());

@@ -25,7 +25,7 @@ pub enum Value {
 
 /// The type of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     Text,
     Path,
     Address,
@@ -46,7 +46,7 @@ pub enum Kind {
 
 const OFF: &str = "off";
 
-impl Kind {
+impl ValueKind {
     /// Parses a TOML value. The error describes the value that was found instead.
     pub fn parse_toml(self, value: &DeValue<'_>, user_home: Option<&Path>) -> Result<Value, String> {
         let found = || describe_value(value);
@@ -151,7 +151,7 @@ fn describe_value(value: &DeValue<'_>) -> String {
 }
 
 /// Describes the type in error messages and in the reference.
-impl fmt::Display for Kind {
+impl fmt::Display for ValueKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text => f.write_str("a string"),

@@ -21,7 +21,7 @@ use protocol::{
 };
 
 use super::state::DaemonState;
-use crate::caller::Caller;
+use crate::caller::CallerProcess;
 
 /// The timeout of a client's greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,13 +46,13 @@ pub struct ClientConnection {
     /// The variables for agents from its greeting, and its role.
     variables: Option<(ClientRole, BTreeMap<String, String>)>,
     /// Its process, as identified by the kernel.
-    caller: Caller,
+    caller: CallerProcess,
 }
 
 impl ClientConnection {
     /// Identifies the peer of an accepted connection.
     pub fn new(stream: UnixStream, state: &DaemonState) -> Self {
-        let caller = Caller::identify(&stream);
+        let caller = CallerProcess::identify(&stream);
         let (reader, writer) = stream.into_split();
         let reader = BufReader::new(ActivityReader { reader, state: state.clone() });
         Self { reader, writer, variables: None, caller }
@@ -76,7 +76,7 @@ impl ClientConnection {
     /// program with a weaker sandbox than its own.
     pub fn caller_environment(&self) -> Option<CallerEnvironment> {
         let (role, variables) = self.variables.clone()?;
-        if self.caller != Caller::Outside {
+        if self.caller != CallerProcess::Outside {
             return None;
         }
         Some(match role {
@@ -88,13 +88,13 @@ impl ClientConnection {
     /// Returns the job whose agent opened the connection.
     pub fn parent(&self, service: &calls::JobService) -> Option<JobId> {
         match &self.caller {
-            Caller::Unsandboxed { ancestors } => service.job_of_processes(ancestors),
-            Caller::Outside | Caller::Sandboxed => None,
+            CallerProcess::Unsandboxed { ancestors } => service.job_of_processes(ancestors),
+            CallerProcess::Outside | CallerProcess::Sandboxed => None,
         }
     }
 
     /// Returns the process that opened the connection.
-    pub fn caller(&self) -> &Caller {
+    pub fn caller(&self) -> &CallerProcess {
         &self.caller
     }
 

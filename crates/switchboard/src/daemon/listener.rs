@@ -21,7 +21,7 @@ use super::connection::{ClientConnection, greet, is_same_user, reject_over_limit
 use super::control;
 use super::memory;
 use super::state::DaemonState;
-use crate::caller::Caller;
+use crate::caller::CallerProcess;
 
 /// The number of commands that are served beyond the connection limit.
 const RESERVED_FOR_COMMANDS: usize = 16;
@@ -221,7 +221,7 @@ async fn admit(
     limits: ConnectionLimits,
     state: &DaemonState,
 ) -> io::Result<()> {
-    if *connection.caller() == Caller::Sandboxed {
+    if *connection.caller() == CallerProcess::Sandboxed {
         tracing::warn!("rejected a process inside a sandboxed call");
         return timeout(LAST_REPLY_TIMEOUT, reject_sandboxed(connection, state)).await.unwrap_or(Ok(()));
     }

@@ -32,7 +32,7 @@ pub enum StderrMode {
 }
 
 /// Installs the log as the subscriber of `tracing` and as panic hook.
-pub fn init(path: &Path, settings: &config::Log, stderr: StderrMode) -> io::Result<()> {
+pub fn init(path: &Path, settings: &config::LogConfig, stderr: StderrMode) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         PrivateDirectory::open_private(directory).map_err(io::Error::other)?;
     }
@@ -80,7 +80,7 @@ struct RotatingFile {
 }
 
 impl RotatingFile {
-    fn open(path: &Path, settings: &config::Log, stderr: StderrMode) -> io::Result<Self> {
+    fn open(path: &Path, settings: &config::LogConfig, stderr: StderrMode) -> io::Result<Self> {
         let file = append(path)?;
         let length = file.metadata()?.len();
         let (max_bytes, files) = (settings.max_bytes, settings.files);
@@ -146,7 +146,7 @@ mod tests {
     fn full_log_is_rotated_and_oldest_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("daemon.log");
-        let settings = config::Log { level: "info".into(), max_bytes: 10, files: 3 };
+        let settings = config::LogConfig { level: "info".into(), max_bytes: 10, files: 3 };
         let mut log = RotatingFile::open(&path, &settings, StderrMode::Tee).unwrap();
         for word in ["one", "two", "three", "a word that is longer than a log", "four", "five"] {
             log.write_all(word.as_bytes()).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     fn log_is_appended_after_restart() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("daemon.log");
-        let settings = config::Log { level: "info".into(), max_bytes: 10, files: 1 };
+        let settings = config::LogConfig { level: "info".into(), max_bytes: 10, files: 1 };
         for word in ["one", "two", "three"] {
             RotatingFile::open(&path, &settings, StderrMode::Tee)
                 .unwrap()

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use state::DaemonState;
 
 use crate::cli;
-use crate::config::{Config, ConfigError, OptionOverride, Settings};
+use crate::config::{Config, ConfigError, EffectiveSettings, OptionOverride};
 use crate::exit_status::ExitStatus;
 use crate::failure::CommandError;
 use crate::output;
@@ -54,7 +54,7 @@ pub fn serve(args: &cli::Serve) -> Result<ExitCode, DaemonError> {
         key: "http.address",
         text: address.clone(),
     });
-    let settings = Settings::read(Some(&home), &environment, &http.collect::<Vec<_>>())?;
+    let settings = EffectiveSettings::read(Some(&home), &environment, &http.collect::<Vec<_>>())?;
     let config = Config::from_settings(&settings);
     raise_file_limit();
     memory::fix_mmap_threshold();

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use protocol::{DaemonPhase, DaemonStatus, HttpStatus, PROTOCOL_VERSION, SwitchboardHome, VERSION};
 
 use super::backend::JobBackend;
-use crate::config::{Config, Settings};
+use crate::config::{Config, EffectiveSettings};
 
 /// A handle on the shared state. Clones share it.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ impl DaemonState {
     /// Creates the state of a daemon that accepts calls.
     pub fn new(
         home: SwitchboardHome,
-        settings: &Settings,
+        settings: &EffectiveSettings,
         owner: Owner,
         backend: Arc<dyn JobBackend>,
     ) -> Self {

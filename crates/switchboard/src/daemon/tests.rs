@@ -67,7 +67,7 @@ fn daemon_state(text: &str, backend: Arc<ScriptedBackend>) -> (tempfile::TempDir
         SwitchboardHome::from_environment(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into())
             .unwrap();
     std::fs::write(home.config_file(), text).unwrap();
-    let settings = Settings::read(Some(&home), &ProcessEnvironment::default(), &[]).unwrap();
+    let settings = EffectiveSettings::read(Some(&home), &ProcessEnvironment::default(), &[]).unwrap();
     let state = DaemonState::new(home, &settings, Owner::new("test"), backend);
     (root, state)
 }

@@ -13,7 +13,7 @@ const TOOL_TIMEOUT_SEC: i64 = 660;
 
 /// A program that can start MCP servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Host {
+pub enum McpHost {
     Claude,
     Codex,
     Gemini,
@@ -42,7 +42,7 @@ pub enum HostChange {
     Write(String),
 }
 
-impl Host {
+impl McpHost {
     pub const ALL: [Self; 6] =
         [Self::Claude, Self::Codex, Self::Gemini, Self::Cursor, Self::Vscode, Self::ClaudeDesktop];
 
@@ -263,9 +263,9 @@ mod tests {
     fn codex_timeout_is_added_without_other_changes() {
         let text =
             "# mine\nmodel = \"x\" # why\n\n[mcp_servers.switchboard]\ncommand = \"/s\"\nargs = [\"mcp\"]\n";
-        let completed = Host::Codex.complete_file(text).unwrap().unwrap();
+        let completed = McpHost::Codex.complete_file(text).unwrap().unwrap();
         assert_eq!(completed, format!("{text}tool_timeout_sec = 660\n"));
-        assert_eq!(Host::Codex.complete_file(&completed).unwrap(), None);
-        assert!(Host::Codex.complete_file("").is_err());
+        assert_eq!(McpHost::Codex.complete_file(&completed).unwrap(), None);
+        assert!(McpHost::Codex.complete_file("").is_err());
     }
 }

@@ -19,7 +19,7 @@ use protocol::ProcessEnvironment;
 use crate::exit_status::ExitStatus;
 use crate::failure::{CommandError, CommandFailure};
 use crate::output;
-use host::{Host, HostChange, RegistrationMethod};
+use host::{HostChange, McpHost, RegistrationMethod};
 
 /// The name of the registered server.
 const NAME: &str = "switchboard";
@@ -39,7 +39,7 @@ pub fn run(args: &Setup) -> Result<ExitCode, CommandFailure> {
         remove: args.remove,
         print: args.print,
     };
-    let Some(host) = args.host.and_then(Host::from_choice) else { return set_up_all(&installer) };
+    let Some(host) = args.host.and_then(McpHost::from_choice) else { return set_up_all(&installer) };
     installer.set_up(host)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -47,7 +47,7 @@ pub fn run(args: &Setup) -> Result<ExitCode, CommandFailure> {
 /// Configures all installed hosts. A failure does not affect the others.
 fn set_up_all(installer: &HostInstaller) -> Result<ExitCode, CommandFailure> {
     let (mut found, mut failed) = (false, None);
-    for host in Host::ALL {
+    for host in McpHost::ALL {
         if !installer.is_installed(host) || host.file(installer).is_none() {
             output::line(&format!("{}: not installed, skipped", host.name()));
             continue;
@@ -73,7 +73,7 @@ pub(crate) struct HostInstaller {
 }
 
 impl HostInstaller {
-    fn set_up(&self, host: Host) -> Result<(), SetupError> {
+    fn set_up(&self, host: McpHost) -> Result<(), SetupError> {
         let file = host.file(self).ok_or(SetupError::NoSuchScope { host: host.name() })?;
         let text = match fs::read_to_string(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -110,7 +110,7 @@ impl HostInstaller {
         Ok(())
     }
 
-    fn print_change(&self, host: Host, file: &Path, change: &HostChange) {
+    fn print_change(&self, host: McpHost, file: &Path, change: &HostChange) {
         match change {
             HostChange::None => {}
             HostChange::Run(commands) => {
@@ -125,13 +125,13 @@ impl HostInstaller {
         }
     }
 
-    fn print_done(&self, host: Host, file: &Path) {
+    fn print_done(&self, host: McpHost, file: &Path) {
         let done = if self.remove { "removed from" } else { "registered in" };
         output::line(&format!("{}: {done} {}", host.name(), file.display()));
     }
 
     /// Adds the settings that the host's own command has no flag for.
-    fn complete_file(&self, host: Host, file: &Path) -> Result<(), SetupError> {
+    fn complete_file(&self, host: McpHost, file: &Path) -> Result<(), SetupError> {
         if self.remove {
             return Ok(());
         }
@@ -150,7 +150,7 @@ impl HostInstaller {
         clippy::disallowed_methods,
         reason = "the only place that runs a host's own command, as the user would"
     )]
-    fn run_host_command(host: Host, program: &Path, arguments: &[String]) -> Result<(), SetupError> {
+    fn run_host_command(host: McpHost, program: &Path, arguments: &[String]) -> Result<(), SetupError> {
         let failed =
             |said: String| SetupError::HostFailed { host: host.name(), arguments: arguments.join(" "), said };
         let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
@@ -164,14 +164,14 @@ impl HostInstaller {
     }
 
     /// Returns whether a host is installed.
-    fn is_installed(&self, host: Host) -> bool {
+    fn is_installed(&self, host: McpHost) -> bool {
         match host.method() {
             RegistrationMethod::OwnCommand => self.find_program(host).is_some(),
             RegistrationMethod::File => host.config_directory(self).is_dir(),
         }
     }
 
-    fn find_program(&self, host: Host) -> Option<PathBuf> {
+    fn find_program(&self, host: McpHost) -> Option<PathBuf> {
         let path = self.environment.get("PATH")?;
         env::split_paths(path).map(|directory| directory.join(host.name())).find(|program| program.is_file())
     }

@@ -3,7 +3,7 @@
 //!
 //! What changes from run to run is told in words that do not (see `redaction`), and which stream a line was on is told, too. For that
 //! this binary is also the one who types (see `person`), so it has a `main` of its own. The `--help` of every command is compared with
-//! `docs/cli.md` by `front`.
+//! `docs/cli.md` by `e2e`.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 mod person;

@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Host, stderr, stdout};
+use crate::harness::{Harness, TestHost, stderr, stdout};
 
 /// A known hole: its numbers, what it was, and the try.
 type Hole = (&'static [&'static str], &'static str, fn(&Ground));
@@ -41,21 +41,21 @@ const HOLES: &[Hole] = &[
 
 /// Where a hole is tried: a workspace, a folder beside it, and a mark that nothing may leave.
 struct Ground {
-    bed: Bed,
+    harness: Harness,
     work: PathBuf,
     beside: PathBuf,
 }
 
 impl Ground {
     fn new() -> Self {
-        let bed = Bed::new();
-        bed.configure("rehearsal = true\n");
-        let (work, beside) = (bed.scratch().join("ws"), bed.scratch().join("ws-secret"));
+        let harness = Harness::new();
+        harness.configure("rehearsal = true\n");
+        let (work, beside) = (harness.scratch().join("ws"), harness.scratch().join("ws-secret"));
         for folder in [&work, &beside] {
             fs::create_dir(folder).unwrap();
         }
         fs::write(beside.join("key"), "canary").unwrap();
-        Self { bed, work, beside }
+        Self { harness, work, beside }
     }
 
     /// In the workspace, where the sandbox lets a command leave it.
@@ -64,7 +64,7 @@ impl Ground {
     }
 
     fn call(&self, args: &[&str]) -> Output {
-        self.bed.run(&[&["call", "rehearsal", "--cwd", self.work.to_str().unwrap()], args].concat())
+        self.harness.run(&[&["call", "rehearsal", "--cwd", self.work.to_str().unwrap()], args].concat())
     }
 
     fn file_tools(&self, args: &[&str]) -> Output {
@@ -107,8 +107,8 @@ fn metacharacters(ground: &Ground) {
         "\ntouch MARK\n",
         "--flag=$(touch MARK)",
     ];
-    let mut host = Host::start(ground.bed.command(&["mcp"]));
-    host.greet();
+    let mut host = TestHost::start(ground.harness.command(&["mcp"]));
+    host.initialize();
     let names = [
         "prompt",
         "model",
@@ -129,8 +129,8 @@ fn metacharacters(ground: &Ground) {
             arguments[name] = json!(trick);
             arguments["allowed_tools"] = json!([trick]);
             asked += 1;
-            host.ask(asked, "tools/call", &json!({ "name": "call_rehearsal", "arguments": arguments }));
-            while host.hear()["id"] != asked {}
+            host.request(asked, "tools/call", &json!({ "name": "call_rehearsal", "arguments": arguments }));
+            while host.receive()["id"] != asked {}
         }
         ground.call(&[&trick, "--policy", "off", "--task", &trick, "--model", &trick]);
         ground.file_tools(&[ground.work.to_str().unwrap(), "read", &trick]);
@@ -149,7 +149,7 @@ fn hostile_repository(ground: &Ground) {
     let trap = format!("\n[core]\n\tfsmonitor = \"touch {}; false\"\n", ground.mark().display());
     let config = ground.work.join(".git/config");
     fs::write(&config, fs::read_to_string(&config).unwrap() + &trap).unwrap();
-    let program = ground.bed.scratch().join("claude");
+    let program = ground.harness.scratch().join("claude");
     let script = "#!/bin/sh\ncase \"$*\" in *--help*) echo '  --setting-sources <x>  y\n  --strict-mcp-config  y';; *--version*) echo '2.1.325 (Claude Code)';; *) git status;; esac\n";
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -158,7 +158,7 @@ fn hostile_repository(ground: &Ground) {
         let args = ["call", "claude", "hi", "--cwd", work, "--direct", "--policy", policy];
         let path = std::env::var_os("PATH").unwrap();
         ground
-            .bed
+            .harness
             .command(&args)
             .env("PATH", path)
             .env("SWITCHBOARD_PROGRAMS_CLAUDE", &program)
@@ -231,9 +231,9 @@ fn held(output: &Output, held: bool) {
 /// A page whose name was made to lead here has neither our token nor our name.
 fn rebinding(ground: &Ground) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    ground.bed.configure(&format!("[http]\naddress = \"127.0.0.1:{port}\"\n"));
-    let _daemon = ground.bed.daemon();
-    let token = fs::read_to_string(ground.bed.state().join("http-token")).unwrap();
+    ground.harness.configure(&format!("[http]\naddress = \"127.0.0.1:{port}\"\n"));
+    let _daemon = ground.harness.daemon();
+    let token = fs::read_to_string(ground.harness.state().join("http-token")).unwrap();
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
     let own = format!("127.0.0.1:{port}");
     let ask =

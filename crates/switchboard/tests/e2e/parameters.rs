@@ -5,23 +5,23 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Host, stdout};
+use crate::harness::{Harness, TestHost, stdout};
 
 /// A claude that is here, logged in, and has none of the options that came later.
-fn an_old_claude(bed: &Bed) {
-    let program = bed.scratch().join("claude");
+fn an_old_claude(harness: &Harness) {
+    let program = harness.scratch().join("claude");
     let says = "case \"$1\" in --version) echo 2.1.100;; auth) echo '{\"loggedIn\": true}';; \
                 *) echo '  --setting-sources <x>'; echo '  --strict-mcp-config';; esac";
     fs::write(&program, format!("#!/bin/sh\n{says}\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    bed.configure(&format!("[programs]\nclaude = \"{}\"\n", program.display()));
+    harness.configure(&format!("[programs]\nclaude = \"{}\"\n", program.display()));
 }
 
 /// What a host is told that calls a tool with these arguments.
-fn told(host: &mut Host, tool: &str, arguments: &Value) -> String {
-    host.ask(7, "tools/call", &json!({ "name": tool, "arguments": arguments }));
+fn told(host: &mut TestHost, tool: &str, arguments: &Value) -> String {
+    host.request(7, "tools/call", &json!({ "name": tool, "arguments": arguments }));
     loop {
-        let message = host.hear();
+        let message = host.receive();
         if message["id"] == 7 {
             assert_eq!(message["result"]["isError"], true, "{message}");
             return message["result"]["content"][0]["text"].as_str().unwrap().to_owned();
@@ -31,12 +31,12 @@ fn told(host: &mut Host, tool: &str, arguments: &Value) -> String {
 
 #[test]
 fn unsupported_parameter_of_old_agent_is_named() {
-    let bed = Bed::new();
-    an_old_claude(&bed);
-    let work = bed.scratch().join("work");
+    let harness = Harness::new();
+    an_old_claude(&harness);
+    let work = harness.scratch().join("work");
     fs::create_dir(&work).unwrap();
-    let mut host = bed.bridge();
-    host.greet();
+    let mut host = harness.bridge();
+    host.initialize();
     let mut call = |field: &str, value: Value| {
         let mut arguments = json!({ "prompt": "x", "cwd": work });
         arguments[field] = value;
@@ -48,7 +48,7 @@ fn unsupported_parameter_of_old_agent_is_named() {
     };
     call("allowed_tools", json!([]));
     call("mode", json!("observe"));
-    let doctor = stdout(&bed.run(&["doctor"]));
+    let doctor = stdout(&harness.run(&["doctor"]));
     assert!(
         doctor.contains("its `--help` does not name") && doctor.contains("`--tools` (mode `observe`"),
         "{doctor}"
@@ -57,16 +57,16 @@ fn unsupported_parameter_of_old_agent_is_named() {
 
 #[test]
 fn invalid_parameter_is_named() {
-    let bed = Bed::new();
-    an_old_claude(&bed);
-    let person = bed.scratch().join("person");
+    let harness = Harness::new();
+    an_old_claude(&harness);
+    let person = harness.scratch().join("person");
     for folder in ["work", ".ssh"] {
         fs::create_dir_all(person.join(folder)).unwrap();
     }
-    let mut bridge = bed.command(&["mcp"]);
+    let mut bridge = harness.command(&["mcp"]);
     bridge.env("HOME", &person);
-    let mut host = Host::start(bridge);
-    host.greet();
+    let mut host = TestHost::start(bridge);
+    host.initialize();
     let mut call = |more: Value| {
         let mut arguments = json!({ "prompt": "x", "cwd": person.join("work") });
         arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use testkit::eventually;
 
-use crate::bed::{Bed, eventually, stdout};
+use crate::harness::{Harness, stdout};
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -14,19 +15,19 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A shell in a tmux server of its own.
 struct Terminal<'a> {
-    bed: &'a Bed,
+    harness: &'a Harness,
     socket: PathBuf,
 }
 
 impl<'a> Terminal<'a> {
     /// None, and it is said, where there is no tmux.
-    fn open(bed: &'a Bed) -> Option<Self> {
+    fn open(harness: &'a Harness) -> Option<Self> {
         let found = Command::new("tmux").arg("-V").output();
         if !found.is_ok_and(|found| found.status.success()) {
             println!("SKIPPED: there is no tmux here (Debian: apt install tmux)");
             return None;
         }
-        let terminal = Self { bed, socket: bed.scratch().join("tmux") };
+        let terminal = Self { harness, socket: harness.scratch().join("tmux") };
         let shell = "env 'PS1=> ' bash --noprofile --norc";
         let begun = terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "110", "-y", "40", shell]);
         assert!(begun.status.success(), "{begun:?}");
@@ -40,7 +41,7 @@ impl<'a> Terminal<'a> {
         Command::new("tmux")
             .env_clear()
             .envs([("TERM", "xterm-256color"), ("SHELL", "/bin/bash"), ("LANG", "C.UTF-8"), ("PATH", &path)])
-            .env("SWITCHBOARD_HOME", &self.bed.home)
+            .env("SWITCHBOARD_HOME", &self.harness.home)
             .arg("-S")
             .arg(&self.socket)
             .args(words)
@@ -79,21 +80,21 @@ impl Drop for Terminal<'_> {
 
 #[test]
 fn ctrl_c_cancels_call_on_terminal() {
-    let bed = Bed::new();
-    let Some(terminal) = Terminal::open(&bed) else { return };
+    let harness = Harness::new();
+    let Some(terminal) = Terminal::open(&harness) else { return };
     terminal.enter(r"switchboard call rehearsal $'@rehearse say I am at it\n@rehearse hang'; echo it was $?");
     terminal.until("\nI am at it");
     terminal.press("C-c");
     let screen = terminal.until("it was 4");
     assert!(screen.contains("cancelled after "), "{screen}");
-    let jobs = stdout(&bed.run(&["jobs"]));
+    let jobs = stdout(&harness.run(&["jobs"]));
     assert!(jobs.contains("cancelled"), "{jobs}");
 }
 
 #[test]
 fn tool_calls_are_printed_on_terminal() {
-    let bed = Bed::new();
-    let Some(terminal) = Terminal::open(&bed) else { return };
+    let harness = Harness::new();
+    let Some(terminal) = Terminal::open(&harness) else { return };
     terminal.enter(concat!(
         "switchboard call rehearsal $'@rehearse tool-error Bash cargo test => Exit code 101\\n",
         "@rehearse tool Edit {\"file_path\":\"'$PWD$'/src/lib.rs\"}\\n",
@@ -108,13 +109,13 @@ fn tool_calls_are_printed_on_terminal() {
 
 #[test]
 fn watched_table_is_updated() {
-    let bed = Bed::new();
-    let Some(terminal) = Terminal::open(&bed) else { return };
+    let harness = Harness::new();
+    let Some(terminal) = Terminal::open(&harness) else { return };
     terminal.enter("switchboard jobs --watch");
-    let id = stdout(&bed.run(&["call", "rehearsal", "--background", "@rehearse hang"]));
+    let id = stdout(&harness.run(&["call", "rehearsal", "--background", "@rehearse hang"]));
     terminal.until(&id[..8]);
     terminal.until("running");
-    assert!(bed.run(&["cancel", id.trim()]).status.success());
+    assert!(harness.run(&["cancel", id.trim()]).status.success());
     terminal.until("cancelled");
     terminal.press("C-c");
     // The shell has the terminal again.
@@ -124,8 +125,8 @@ fn watched_table_is_updated() {
 
 #[test]
 fn partial_line_is_shown_once() {
-    let bed = Bed::new();
-    let Some(terminal) = Terminal::open(&bed) else { return };
+    let harness = Harness::new();
+    let Some(terminal) = Terminal::open(&harness) else { return };
     // Half a line, and no more until it is cancelled.
     terminal.enter(
         r"switchboard call rehearsal $'@rehearse stream 2 4 1ms\n@rehearse stream 2 4 3600s'; echo it was $?",
@@ -180,23 +181,23 @@ fn assert_harmless(sent: &str) {
 
 #[test]
 fn agent_output_cannot_control_terminal() {
-    let bed = Bed::new();
-    let Some(terminal) = Terminal::open(&bed) else { return };
+    let harness = Harness::new();
+    let Some(terminal) = Terminal::open(&harness) else { return };
     let hostile = hostile();
-    let directory = bed.scratch().join(hostile.replace(['/', '<', '>'], "_"));
+    let directory = harness.scratch().join(hostile.replace(['/', '<', '>'], "_"));
     fs::create_dir(&directory).unwrap();
     let input = serde_json::json!({ "command": hostile, "file_path": hostile });
     let prompt = format!(
         "{hostile}\n@rehearse think {hostile}\n@rehearse tool-error Bash {input} => {hostile}\n@rehearse tool {hostile} {input}\n\
          @rehearse say {hostile}\n@rehearse raw {hostile}\n@rehearse fail other {hostile}"
     );
-    fs::write(bed.scratch().join("prompt"), &prompt).unwrap();
-    fs::write(bed.scratch().join("hostile"), &hostile).unwrap();
-    bed.run(&["call", "rehearsal", &prompt]);
-    let jobs: serde_json::Value = serde_json::from_str(&stdout(&bed.run(&["jobs", "--json"]))).unwrap();
+    fs::write(harness.scratch().join("prompt"), &prompt).unwrap();
+    fs::write(harness.scratch().join("hostile"), &hostile).unwrap();
+    harness.run(&["call", "rehearsal", &prompt]);
+    let jobs: serde_json::Value = serde_json::from_str(&stdout(&harness.run(&["jobs", "--json"]))).unwrap();
     let id = jobs["jobs"][0]["job_id"].as_str().unwrap_or_else(|| panic!("{jobs}"));
     // What its stderr would be.
-    fs::write(bed.state().join("jobs").join(id).join("runs/1/error"), &hostile).unwrap();
+    fs::write(harness.state().join("jobs").join(id).join("runs/1/error"), &hostile).unwrap();
     let script = format!(
         "cd '{scratch}'; H=$(cat hostile); echo it starts\n\
          switchboard call rehearsal --cwd '{cwd}' \"$(cat prompt)\"\n\
@@ -206,13 +207,13 @@ fn agent_output_cannot_control_terminal() {
          switchboard status \"$H\"; switchboard \"$H\"; switchboard call \"$H\" x; switchboard call rehearsal --cwd \"/$H\" x\n\
          switchboard call rehearsal --model \"$H\" --session \"$H\" x; switchboard cancel \"$H\"; switchboard config; switchboard doctor\n\
          echo it is over\n",
-        scratch = bed.scratch().display(),
+        scratch = harness.scratch().display(),
         cwd = directory.display(),
     );
-    fs::write(bed.scratch().join("script"), script).unwrap();
-    let sent = bed.scratch().join("sent");
+    fs::write(harness.scratch().join("script"), script).unwrap();
+    let sent = harness.scratch().join("sent");
     terminal.tmux(&["pipe-pane", &format!("cat > '{}'", sent.display())]);
-    terminal.enter(&format!("sh '{}/script'", bed.scratch().display()));
+    terminal.enter(&format!("sh '{}/script'", harness.scratch().display()));
     eventually("the commands are over", || {
         fs::read(&sent).is_ok_and(|sent| String::from_utf8_lossy(&sent).contains("it is over"))
     });

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
-use crate::bed::{Bed, Host, stderr, stdout};
+use crate::harness::{Harness, TestHost, stderr, stdout};
 
 const NOBODY: u32 = 65534;
 
@@ -69,23 +69,23 @@ impl Other {
 
 #[test]
 fn home_writable_by_others_is_rejected() {
-    let bed = Bed::new();
-    fs::create_dir(&bed.home).unwrap();
-    fs::set_permissions(&bed.home, Permissions::from_mode(0o777)).unwrap();
-    let output = bed.run(&["serve"]);
+    let harness = Harness::new();
+    fs::create_dir(&harness.home).unwrap();
+    fs::set_permissions(&harness.home, Permissions::from_mode(0o777)).unwrap();
+    let output = harness.run(&["serve"]);
     let text = stderr(&output);
     assert!(text.contains("is writable by other users") && text.contains("chmod go-w"), "{text}");
-    let message = bed.bridge().ping(1)["error"]["message"].to_string();
+    let message = harness.bridge().ping(1)["error"]["message"].to_string();
     assert!(message.contains("is writable by other users"), "{message}");
-    assert!(!bed.state().exists());
+    assert!(!harness.state().exists());
 }
 
 #[test]
 fn home_of_another_user_is_rejected() {
     let Some(other) = Other::new() else { return };
     let theirs = other.home();
-    let bed = Bed::new();
-    let output = bed.command(&["serve"]).env("SWITCHBOARD_HOME", &theirs).output().unwrap();
+    let harness = Harness::new();
+    let output = harness.command(&["serve"]).env("SWITCHBOARD_HOME", &theirs).output().unwrap();
     assert!(stderr(&output).contains("belongs to user 65534, but you are user 0"), "{output:?}");
     let output = other.command(other.scratch.path(), &["serve"]).output().unwrap();
     assert!(stderr(&output).contains("belongs to user 0, but you are user 65534"), "{output:?}");
@@ -95,11 +95,11 @@ fn home_of_another_user_is_rejected() {
 fn daemon_serves_only_its_own_user() {
     let Some(other) = Other::new() else { return };
     let home = other.home();
-    let mut host = Host::start(other.command(&home, &["mcp"]));
-    host.greet();
-    let bed = Bed::new();
+    let mut host = TestHost::start(other.command(&home, &["mcp"]));
+    host.initialize();
+    let harness = Harness::new();
     // Root can go through any folder; the daemon turns it away, and so does the front-end.
-    let output = bed.command(&["status"]).env("SWITCHBOARD_HOME", &home).output().unwrap();
+    let output = harness.command(&["status"]).env("SWITCHBOARD_HOME", &home).output().unwrap();
     assert!(stderr(&output).contains("belongs to user 65534"), "{output:?}");
     let holder: serde_json::Value =
         serde_json::from_slice(&fs::read(home.join("state/daemon.lock")).unwrap()).unwrap();

@@ -5,8 +5,8 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::bed::Bed;
-use crate::played::Played;
+use crate::fake_daemon::FakeDaemon;
+use crate::harness::Harness;
 
 fn mark(message: &Value) -> String {
     message["params"]["_meta"]["switchboard/request"].as_str().unwrap().to_owned()
@@ -14,76 +14,76 @@ fn mark(message: &Value) -> String {
 
 #[test]
 fn tool_calls_are_replayed_with_same_request_key() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
+    let mut host = harness.bridge();
     let mut first = played.accept();
     let greeting = thread::scope(|scope| {
-        let greeted = scope.spawn(|| first.greet());
-        host.greet();
+        let greeted = scope.spawn(|| first.initialize());
+        host.initialize();
         greeted.join()
     });
     greeting.unwrap();
-    host.ask("a", "tools/call", &json!({"name": "call_cc", "_meta": {"progressToken": 7}}));
-    host.ask(2, "tools/call", &json!({"name": "call_codex"}));
-    host.ask(3, "tools/list", &json!({}));
-    let (one, two, three) = (first.hear(), first.hear(), first.hear());
+    host.request("a", "tools/call", &json!({"name": "call_cc", "_meta": {"progressToken": 7}}));
+    host.request(2, "tools/call", &json!({"name": "call_codex"}));
+    host.request(3, "tools/list", &json!({}));
+    let (one, two, three) = (first.receive(), first.receive(), first.receive());
     assert_eq!(one["params"]["_meta"]["progressToken"], 7);
     assert_ne!(mark(&one), mark(&two));
     // One is answered; of the next answer only a part comes before the end.
     first.answer(&three["id"], &json!({"tools": []}));
-    assert_eq!(host.hear()["id"], 3);
-    first.say_bytes(br#"{"jsonrpc":"2.0","id":2,"resu"#);
+    assert_eq!(host.receive()["id"], 3);
+    first.send_bytes(br#"{"jsonrpc":"2.0","id":2,"resu"#);
     drop(first);
 
     let mut second = played.accept();
-    second.greet();
-    assert_eq!(second.hear(), one, "with its progress token and its mark");
-    assert_eq!(second.hear(), two);
-    second.say(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 7, "progress": 1}}));
+    second.initialize();
+    assert_eq!(second.receive(), one, "with its progress token and its mark");
+    assert_eq!(second.receive(), two);
+    second.send(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 7, "progress": 1}}));
     second.answer(&json!(2), &json!({"n": 2}));
     second.answer(&json!("a"), &json!({"n": 1}));
-    assert_eq!(host.hear()["method"], "notifications/progress");
-    assert_eq!(host.hear()["result"]["n"], 2);
-    assert_eq!(host.hear()["result"]["n"], 1);
-    let (rest, _) = host.end();
+    assert_eq!(host.receive()["method"], "notifications/progress");
+    assert_eq!(host.receive()["result"]["n"], 2);
+    assert_eq!(host.receive()["result"]["n"], 1);
+    let (rest, _) = host.finish();
     assert_eq!(rest, "", "no answer comes twice, and the second greeting's to nobody");
     assert!(second.is_closed());
 }
 
 #[test]
 fn requests_are_queued_while_daemon_is_away() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
+    let mut host = harness.bridge();
     drop(played.accept());
     // Whether the bridge knows already that it is gone or not.
     for id in 0..100 {
-        host.ask(id, "ping", &json!({}));
+        host.request(id, "ping", &json!({}));
     }
     let mut second = played.accept();
     for id in 0..100 {
-        assert_eq!(second.hear()["id"], id);
+        assert_eq!(second.receive()["id"], id);
         second.answer(&json!(id), &json!({}));
     }
     for id in 0..100 {
-        assert_eq!(host.hear()["id"], id);
+        assert_eq!(host.receive()["id"], id);
     }
 }
 
 #[test]
 fn request_that_crashes_every_daemon_is_failed() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
-    host.ask(1, "tools/call", &json!({"name": "poison"}));
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
+    let mut host = harness.bridge();
+    host.request(1, "tools/call", &json!({"name": "poison"}));
     let mut heard = 0;
     let answer = thread::scope(|scope| {
-        let answer = scope.spawn(|| host.hear());
+        let answer = scope.spawn(|| host.receive());
         while !answer.is_finished() {
             let mut line = played.accept();
             // The last connection brings nothing: the request has been given up.
-            heard += u32::from(!line.hear_bytes().is_empty());
+            heard += u32::from(!line.receive_bytes().is_empty());
             if heard == 6 {
                 break;
             }
@@ -96,44 +96,44 @@ fn request_that_crashes_every_daemon_is_failed() {
 
 #[test]
 fn unread_cancellation_is_replayed_to_next_daemon() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
+    let mut host = harness.bridge();
     let mut first = played.accept();
-    host.ask(1, "tools/call", &json!({"name": "call_cc"}));
-    host.ask(2, "tools/call", &json!({"name": "call_cc"}));
+    host.request(1, "tools/call", &json!({"name": "call_cc"}));
+    host.request(2, "tools/call", &json!({"name": "call_cc"}));
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
-    host.say(&cancel);
-    let (one, two) = (first.hear(), first.hear());
-    assert_eq!(first.hear(), cancel);
+    host.send(&cancel);
+    let (one, two) = (first.receive(), first.receive());
+    assert_eq!(first.receive(), cancel);
     drop(first);
     let mut second = played.accept();
-    assert_eq!([second.hear(), second.hear(), second.hear()], [one, cancel, two]);
+    assert_eq!([second.receive(), second.receive(), second.receive()], [one, cancel, two]);
 }
 
 #[test]
 fn duplicate_request_id_is_rejected() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
+    let mut host = harness.bridge();
     let mut line = played.accept();
-    host.ask(7, "tools/call", &json!({"name": "call_cc"}));
-    host.ask(7, "tools/call", &json!({"name": "call_codex"}));
-    let refused = host.hear();
+    host.request(7, "tools/call", &json!({"name": "call_cc"}));
+    host.request(7, "tools/call", &json!({"name": "call_codex"}));
+    let refused = host.receive();
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(7), &json!(-32600)), "{refused}");
     assert!(refused["error"]["message"].as_str().unwrap().contains("the id 7"), "{refused}");
-    host.ask("7", "ping", &json!({}));
-    assert_eq!(line.hear()["params"]["name"], "call_cc");
-    assert_eq!(line.hear()["id"], "7", "a text is no number");
+    host.request("7", "ping", &json!({}));
+    assert_eq!(line.receive()["params"]["name"], "call_cc");
+    assert_eq!(line.receive()["id"], "7", "a text is no number");
     line.answer(&json!(7), &json!({"n": 1}));
-    assert_eq!(host.hear()["result"]["n"], 1);
+    assert_eq!(host.receive()["result"]["n"], 1);
 }
 
 #[test]
 fn lines_are_forwarded_byte_for_byte() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
+    let mut host = harness.bridge();
     let mut line = played.accept();
     let odd: [&[u8]; 7] = [
         b"garbage\n",
@@ -145,26 +145,26 @@ fn lines_are_forwarded_byte_for_byte() {
         b"{\"id\":null,\"method\":\"tools/call\",\"params\":{}}\n",
     ];
     for bytes in odd {
-        host.say_bytes(bytes);
-        assert_eq!(line.hear_bytes(), bytes);
+        host.send_bytes(bytes);
+        assert_eq!(line.receive_bytes(), bytes);
     }
-    line.say_bytes(b"{\"jsonrpc\":\"2.0\",  \"id\":1,\"result\":{\"z\":1.50}}\n");
-    assert_eq!(host.hear()["result"]["z"], 1.5);
+    line.send_bytes(b"{\"jsonrpc\":\"2.0\",  \"id\":1,\"result\":{\"z\":1.50}}\n");
+    assert_eq!(host.receive()["result"]["z"], 1.5);
 }
 
 #[test]
 fn line_of_50_mb_is_forwarded() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
+    let mut host = harness.bridge();
     let mut line = played.accept();
     let prompt = "0123456789 \\n ü ".repeat(50 * 1024 * 1024 / 16);
     let sent = format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"prompt\":\"{prompt}\"}}}}\n"
     );
     let heard = thread::scope(|scope| {
-        let heard = scope.spawn(|| line.hear_bytes());
-        host.say_bytes(sent.as_bytes());
+        let heard = scope.spawn(|| line.receive_bytes());
+        host.send_bytes(sent.as_bytes());
         heard.join().unwrap()
     });
     let added = heard.len() - sent.len();
@@ -174,113 +174,113 @@ fn line_of_50_mb_is_forwarded() {
     // And back again.
     let answer = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"text\":\"{prompt}\"}}}}\n");
     let heard = thread::scope(|scope| {
-        scope.spawn(|| line.say_bytes(answer.as_bytes()));
-        host.hear()
+        scope.spawn(|| line.send_bytes(answer.as_bytes()));
+        host.receive()
     });
     assert_eq!(heard["result"]["text"].as_str().unwrap().len(), prompt.replace("\\n", "\n").len());
 }
 
 #[test]
 fn reply_to_dead_daemon_is_not_forwarded() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
+    let mut host = harness.bridge();
     let mut first = played.accept();
-    first.say(&json!({"jsonrpc": "2.0", "id": 0, "method": "roots/list"}));
-    assert_eq!(host.hear()["method"], "roots/list");
+    first.send(&json!({"jsonrpc": "2.0", "id": 0, "method": "roots/list"}));
+    assert_eq!(host.receive()["method"], "roots/list");
     drop(first);
-    host.ask(1, "ping", &json!({}));
+    host.request(1, "ping", &json!({}));
     let mut second = played.accept();
-    assert_eq!(second.hear()["id"], 1);
-    host.say(&json!({"jsonrpc": "2.0", "id": 0, "result": {"roots": []}}));
-    host.ask(2, "ping", &json!({}));
-    assert_eq!(second.hear()["id"], 2, "the stale answer is left out");
+    assert_eq!(second.receive()["id"], 1);
+    host.send(&json!({"jsonrpc": "2.0", "id": 0, "result": {"roots": []}}));
+    host.request(2, "ping", &json!({}));
+    assert_eq!(second.receive()["id"], 2, "the stale answer is left out");
 }
 
 #[test]
 fn in_flight_requests_survive_daemon_kill() {
-    let bed = Bed::new();
-    let mut host = bed.bridge();
-    host.greet();
+    let harness = Harness::new();
+    let mut host = harness.bridge();
+    host.initialize();
     for round in 0..5 {
-        let daemon = bed.running().unwrap();
+        let daemon = harness.running_daemon().unwrap();
         // Suspended, it takes what it is told and answers nothing.
         daemon.signal(Signal::STOP);
         for id in 1..=3 {
-            host.ask(round * 10 + id, "ping", &json!({}));
+            host.request(round * 10 + id, "ping", &json!({}));
         }
         daemon.kill();
         // In any order: the server works on them at the same time.
-        let mut answers: Vec<_> = (1..=3).map(|_| host.hear()).collect();
+        let mut answers: Vec<_> = (1..=3).map(|_| host.receive()).collect();
         answers.sort_by_key(|answer| answer["id"].as_u64());
         let expected = |id| json!({"jsonrpc": "2.0", "id": round * 10 + id, "result": {}});
         assert_eq!(answers, [1, 2, 3].map(expected));
-        assert_ne!(bed.running().unwrap().pid, daemon.pid);
+        assert_ne!(harness.running_daemon().unwrap().pid, daemon.pid);
     }
-    let (rest, _) = host.end();
+    let (rest, _) = host.finish();
     assert_eq!(rest, "");
-    assert_eq!(bed.ready(), 6);
+    assert_eq!(harness.ready_count(), 6);
 }
 
 #[test]
 fn ten_hosts_share_next_daemon_after_kill() {
-    let bed = Bed::new();
-    let mut hosts: Vec<_> = (0..10).map(|_| bed.bridge()).collect();
-    hosts.iter_mut().for_each(crate::bed::Host::greet);
-    let daemon = bed.running().unwrap();
+    let harness = Harness::new();
+    let mut hosts: Vec<_> = (0..10).map(|_| harness.bridge()).collect();
+    hosts.iter_mut().for_each(crate::harness::TestHost::initialize);
+    let daemon = harness.running_daemon().unwrap();
     daemon.signal(Signal::STOP);
     for host in &mut hosts {
-        host.ask(1, "ping", &json!({}));
+        host.request(1, "ping", &json!({}));
     }
     daemon.kill();
     for host in &mut hosts {
-        assert_eq!(host.hear()["id"], 1);
+        assert_eq!(host.receive()["id"], 1);
     }
-    assert_eq!(bed.ready(), 2, "{}", bed.log());
+    assert_eq!(harness.ready_count(), 2, "{}", harness.log());
 }
 
 #[test]
 fn bad_input_is_answered_without_crash() {
-    let bed = Bed::new();
-    let mut host = bed.bridge();
-    host.greet();
-    let daemon = bed.running().unwrap().pid;
+    let harness = Harness::new();
+    let mut host = harness.bridge();
+    host.initialize();
+    let daemon = harness.running_daemon().unwrap().pid;
     for bad in [&b"\xc3\x28\n"[..], b"{]\n", b"42\n"] {
-        host.say_bytes(bad);
-        let answer = host.hear();
+        host.send_bytes(bad);
+        let answer = host.receive();
         assert_eq!(answer["id"], Value::Null);
         assert!(answer["error"]["code"].is_i64(), "{answer}");
     }
     assert_eq!(host.ping(1)["result"], json!({}));
-    assert_eq!(bed.running().unwrap().pid, daemon);
+    assert_eq!(harness.running_daemon().unwrap().pid, daemon);
 }
 
 #[test]
 fn replies_arrive_after_host_closes_stdin() {
-    let bed = Bed::new();
-    let mut host = bed.bridge();
-    host.ask(1, "ping", &json!({}));
-    host.say_bytes(br#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#);
-    let (rest, aside) = host.end();
+    let harness = Harness::new();
+    let mut host = harness.bridge();
+    host.request(1, "ping", &json!({}));
+    host.send_bytes(br#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#);
+    let (rest, aside) = host.finish();
     assert_eq!(rest.lines().count(), 2, "{rest}");
     assert_eq!(aside, "");
-    assert!(bed.running().is_some());
+    assert!(harness.running_daemon().is_some());
 }
 
 #[test]
 fn slow_piped_requests_are_answered() {
-    let bed = Bed::new();
-    bed.configure("rehearsal = true\n");
-    let mut host = bed.bridge();
-    host.greet();
-    let work = bed.work();
+    let harness = Harness::new();
+    harness.configure("rehearsal = true\n");
+    let mut host = harness.bridge();
+    host.initialize();
+    let work = harness.work();
     let call = |prompt: &str| {
         let arguments = json!({"prompt": prompt, "cwd": work});
         json!({"name": "call_rehearsal", "arguments": arguments})
     };
-    host.ask(1, "tools/call", &call("@rehearse delay 1500ms\n@rehearse answer done"));
-    host.ask(2, "tools/call", &call("@rehearse hang"));
-    let (rest, aside) = host.end();
+    host.request(1, "tools/call", &call("@rehearse delay 1500ms\n@rehearse answer done"));
+    host.request(2, "tools/call", &call("@rehearse hang"));
+    let (rest, aside) = host.finish();
     let mut answers: Vec<Value> = rest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     answers.sort_by_key(|answer| answer["id"].as_u64());
     let told: Vec<&Value> = answers.iter().map(|answer| &answer["result"]["structuredContent"]).collect();
@@ -288,35 +288,35 @@ fn slow_piped_requests_are_answered() {
     assert_eq!(told[0]["output"], "done", "{rest}");
     assert_eq!(told[1]["status"], "running", "{rest}");
     let job = told[1]["job_id"].as_str().unwrap();
-    assert!(bed.run(&["cancel", job]).status.success());
+    assert!(harness.run(&["cancel", job]).status.success());
 }
 
 #[test]
 fn piped_requests_are_answered_by_next_daemon() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
+    let mut host = harness.bridge();
     let mut first = played.accept();
-    host.ask(1, "ping", &json!({}));
-    assert_eq!(first.hear()["id"], 1);
+    host.request(1, "ping", &json!({}));
+    assert_eq!(first.receive()["id"], 1);
     drop(host.input.take());
     assert!(first.is_closed(), "it is told that no more comes");
     drop(first);
     let mut second = played.accept();
-    assert_eq!(second.hear()["id"], 1);
+    assert_eq!(second.receive()["id"], 1);
     assert!(second.is_closed());
     second.answer(&json!(1), &json!({}));
-    assert_eq!(host.hear()["id"], 1);
+    assert_eq!(host.receive()["id"], 1);
 }
 
 #[test]
 fn bridge_exits_with_its_host() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
-    let mut host = bed.bridge();
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
+    let mut host = harness.bridge();
     let mut line = played.accept();
-    host.ask(1, "tools/call", &json!({"name": "call_cc"}));
-    line.hear();
+    host.request(1, "tools/call", &json!({"name": "call_cc"}));
+    line.receive();
     host.child.kill().unwrap();
     assert!(line.is_closed());
 }

@@ -6,25 +6,27 @@ use std::net::TcpStream;
 
 use serde_json::Value;
 
-use crate::bed::{Bed, stderr, stdout};
+use crate::harness::{Harness, stderr, stdout};
 
 #[test]
 fn config_prints_source_of_every_value() {
-    let bed = Bed::new();
-    bed.configure("[limits]\nat_once = 3\n");
-    let output = bed.command(&["config"]).env("SWITCHBOARD_LOG_LEVEL", "debug").output().unwrap();
+    let harness = Harness::new();
+    harness.configure("[limits]\nat_once = 3\n");
+    let output = harness.command(&["config"]).env("SWITCHBOARD_LOG_LEVEL", "debug").output().unwrap();
     let text = stdout(&output);
     let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
-    assert!(line("at_once = 3 ").ends_with(&format!("# {} line 2", bed.home.join("config.toml").display())));
+    assert!(
+        line("at_once = 3 ").ends_with(&format!("# {} line 2", harness.home.join("config.toml").display()))
+    );
     assert!(line("level = \"debug\"").ends_with("# variable SWITCHBOARD_LOG_LEVEL"));
     assert!(line("timeout = \"1h\"").ends_with("# default"));
 }
 
 #[test]
 fn config_json_has_source_of_every_setting() {
-    let bed = Bed::new();
-    bed.configure("labels = [\"gpu\"]\n");
-    let output = bed.run(&["config", "--json"]);
+    let harness = Harness::new();
+    harness.configure("labels = [\"gpu\"]\n");
+    let output = harness.run(&["config", "--json"]);
     let config: Value = serde_json::from_slice(&output.stdout).unwrap();
     let settings = config["settings"].as_array().unwrap();
     let labels = settings.iter().find(|setting| setting["key"] == "labels").unwrap();
@@ -36,50 +38,50 @@ fn config_json_has_source_of_every_setting() {
 
 #[test]
 fn invalid_config_file_fails_every_command() {
-    let bed = Bed::new();
-    bed.configure("stroe = \"sqlite:\"\n");
+    let harness = Harness::new();
+    harness.configure("stroe = \"sqlite:\"\n");
     for args in
         [&["config"][..], &["serve"], &["serve", "--background"], &["call", "rehearsal", "hi"], &["doctor"]]
     {
-        let output = bed.run(args);
+        let output = harness.run(args);
         assert!(!output.status.success(), "{args:?}");
         let text = stderr(&output);
         assert!(text.contains("config.toml line 1: unknown key `stroe`"), "{args:?}: {text}");
         assert!(text.contains("did you mean `store`?"), "{args:?}: {text}");
     }
-    assert!(bed.run(&["config", "--reference"]).status.success(), "the reference is there all the same");
+    assert!(harness.run(&["config", "--reference"]).status.success(), "the reference is there all the same");
 }
 
 #[test]
 fn configured_program_is_called() {
     use std::os::unix::fs::PermissionsExt;
-    let bed = Bed::new();
-    let program = bed.scratch().join("my-agent");
+    let harness = Harness::new();
+    let program = harness.scratch().join("my-agent");
     fs::write(&program, format!("#!/bin/sh\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_rehearsal"))).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    bed.configure(&format!("[programs]\nrehearsal = \"{}\"\n", program.display()));
-    let output = bed.run(&["call", "rehearsal", "Hello"]);
+    harness.configure(&format!("[programs]\nrehearsal = \"{}\"\n", program.display()));
+    let output = harness.run(&["call", "rehearsal", "Hello"]);
     assert_eq!(stdout(&output), "You said: Hello\n", "{output:?}");
     fs::remove_file(&program).unwrap();
-    assert_eq!(bed.run(&["call", "rehearsal", "Hello"]).status.code(), Some(5));
+    assert_eq!(harness.run(&["call", "rehearsal", "Hello"]).status.code(), Some(5));
 }
 
 #[test]
 fn http_requires_token() {
-    let bed = Bed::new();
-    bed.configure("[http]\nallowed_hosts = [\"box.example\"]\n");
-    let output = bed.run(&["serve", "--background", "--http", "127.0.0.1:0"]);
+    let harness = Harness::new();
+    harness.configure("[http]\nallowed_hosts = [\"box.example\"]\n");
+    let output = harness.run(&["serve", "--background", "--http", "127.0.0.1:0"]);
     assert!(output.status.success(), "{output:?}");
-    let token = fs::read_to_string(bed.state().join("http-token")).unwrap();
+    let token = fs::read_to_string(harness.state().join("http-token")).unwrap();
     let port = || {
-        let log = bed.log();
+        let log = harness.log();
         let (_, after) = log.split_once("address=127.0.0.1:")?;
         after.split_once(' ')?.0.parse::<u16>().ok()
     };
     let port = std::iter::repeat_with(port).find_map(|port| port).unwrap();
-    let token_file = bed.state().join("http-token");
+    let token_file = harness.state().join("http-token");
     let line = format!("http: http://127.0.0.1:{port}/mcp (token in {})\n", token_file.display());
-    for told in [stdout(&output), stdout(&bed.run(&["status"]))] {
+    for told in [stdout(&output), stdout(&harness.run(&["status"]))] {
         assert!(told.contains(&line), "{told}");
     }
     let refused = post(port, "127.0.0.1", "wrong");
@@ -93,8 +95,8 @@ fn http_requires_token() {
     // And nobody who is stuck in a request keeps it.
     let mut stuck = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stuck.write_all(b"POST /mcp HTTP/1.1\r\nHost: x\r\n").unwrap();
-    assert!(bed.run(&["stop", "--now"]).status.success());
-    assert!(bed.running().is_none());
+    assert!(harness.run(&["stop", "--now"]).status.success());
+    assert!(harness.running_daemon().is_none());
 }
 
 fn post(port: u16, host: &str, token: &str) -> String {
@@ -120,8 +122,8 @@ fn post(port: u16, host: &str, token: &str) -> String {
 
 #[test]
 fn invalid_http_address_is_rejected() {
-    let bed = Bed::new();
-    let output = bed.run(&["serve", "--http", "nowhere"]);
+    let harness = Harness::new();
+    let output = harness.run(&["serve", "--http", "nowhere"]);
     let expected = "option --http: `http.address` must be an IP address with a port, not `nowhere`";
     assert!(stderr(&output).contains(expected), "{output:?}");
 }

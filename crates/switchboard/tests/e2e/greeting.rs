@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Daemon, stderr, stdout};
-use crate::played::Played;
+use crate::fake_daemon::FakeDaemon;
+use crate::harness::{Daemon, Harness, stderr, stdout};
 
 struct Raw(BufReader<UnixStream>);
 
@@ -15,31 +15,31 @@ impl Raw {
         Self(BufReader::new(UnixStream::connect(daemon.socket.as_ref().unwrap()).unwrap()))
     }
 
-    fn say(&mut self, text: &str) {
+    fn send(&mut self, text: &str) {
         // What is turned away early may not be read to its end.
         let _ = self.0.get_mut().write_all(text.as_bytes());
     }
 
-    fn hear(&mut self) -> Value {
+    fn receive(&mut self) -> Value {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or(Value::Null)
     }
 
-    fn greet(daemon: &Daemon) -> Self {
+    fn initialize(daemon: &Daemon) -> Self {
         let mut raw = Self::to(daemon);
-        raw.say("{\"switchboard\":{\"protocol\":2,\"version\":\"9.9.9\",\"role\":\"control\",\"pid\":1}}\n");
-        assert_eq!(raw.hear()["switchboard"]["error"], Value::Null);
+        raw.send("{\"switchboard\":{\"protocol\":2,\"version\":\"9.9.9\",\"role\":\"control\",\"pid\":1}}\n");
+        assert_eq!(raw.receive()["switchboard"]["error"], Value::Null);
         raw
     }
 }
 
 #[test]
 fn daemon_rejects_other_protocol_with_remedy() {
-    let bed = Bed::new();
-    let mut raw = Raw::to(&bed.daemon());
-    raw.say("{\"switchboard\":{\"protocol\":3,\"version\":\"9.9.9\",\"something\":\"new\"}}\n");
-    let error = raw.hear()["switchboard"]["error"].clone();
+    let harness = Harness::new();
+    let mut raw = Raw::to(&harness.daemon());
+    raw.send("{\"switchboard\":{\"protocol\":3,\"version\":\"9.9.9\",\"something\":\"new\"}}\n");
+    let error = raw.receive()["switchboard"]["error"].clone();
     let message = error["message"].as_str().unwrap();
     let mine = env!("CARGO_PKG_VERSION");
     assert_eq!(
@@ -53,11 +53,11 @@ fn daemon_rejects_other_protocol_with_remedy() {
 
 #[test]
 fn client_rejects_other_protocol() {
-    let bed = Bed::new();
-    let played = Played::at(&bed);
+    let harness = Harness::new();
+    let played = FakeDaemon::new(&harness);
     let output = std::thread::scope(|scope| {
         scope.spawn(|| played.accept_as(3, "9.9.9"));
-        bed.run(&["status"])
+        harness.run(&["status"])
     });
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
@@ -70,16 +70,16 @@ fn version_skew_works_and_is_reported() {
     for (version, remedy) in
         [("9.9.9", "restart the process that started it"), ("0.0.1", "`switchboard stop --now`")]
     {
-        let bed = Bed::new();
-        let played = Played::at(&bed);
-        let mut host = bed.bridge();
+        let harness = Harness::new();
+        let played = FakeDaemon::new(&harness);
+        let mut host = harness.bridge();
         let mut line = played.accept_as(2, version);
         assert_eq!(line.hello["switchboard"]["role"], "mcp");
-        host.ask(1, "ping", &json!({}));
-        let ping = line.hear();
+        host.request(1, "ping", &json!({}));
+        let ping = line.receive();
         line.answer(&ping["id"], &json!({}));
-        assert_eq!(host.hear()["id"], 1);
-        let (_, aside) = host.end();
+        assert_eq!(host.receive()["id"], 1);
+        let (_, aside) = host.finish();
         let daemon = format!("the running daemon is version {version}");
         assert!(aside.contains(&daemon) && aside.contains(remedy), "{aside}");
     }
@@ -87,8 +87,8 @@ fn version_skew_works_and_is_reported() {
 
 #[test]
 fn invalid_greeting_is_rejected_without_blocking() {
-    let bed = Bed::new();
-    let daemon = bed.daemon();
+    let harness = Harness::new();
+    let daemon = harness.daemon();
     // Silent for as long as it likes.
     let _silent = Raw::to(&daemon);
     for (said, expected) in [
@@ -101,25 +101,25 @@ fn invalid_greeting_is_rejected_without_blocking() {
         ),
     ] {
         let mut raw = Raw::to(&daemon);
-        raw.say(&said);
-        let message = raw.hear()["switchboard"]["error"]["message"].to_string();
+        raw.send(&said);
+        let message = raw.receive()["switchboard"]["error"]["message"].to_string();
         assert!(message.contains(expected), "{said:.40}: {message}");
         let mut rest = Vec::new();
         let _ = raw.0.read_to_end(&mut rest);
         assert!(rest.is_empty(), "and the connection is closed");
     }
-    bed.bridge().greet();
-    assert_eq!(bed.running().unwrap().pid, daemon.pid);
+    harness.bridge().initialize();
+    assert_eq!(harness.running_daemon().unwrap().pid, daemon.pid);
 }
 
 #[test]
 fn invalid_request_keeps_connection_open() {
-    let bed = Bed::new();
-    let mut raw = Raw::greet(&bed.daemon());
-    raw.say("{\"request\":\"dance\"}\n");
-    assert!(raw.hear()["message"].as_str().unwrap().contains("not understood"));
-    raw.say("{\"request\":\"status\"}\n");
-    let status = raw.hear();
+    let harness = Harness::new();
+    let mut raw = Raw::initialize(&harness.daemon());
+    raw.send("{\"request\":\"dance\"}\n");
+    assert!(raw.receive()["message"].as_str().unwrap().contains("not understood"));
+    raw.send("{\"request\":\"status\"}\n");
+    let status = raw.receive();
     assert_eq!(status["reply"], "status");
     assert_eq!(status["phase"], "open");
     assert_eq!(status["more"], Value::Null);
@@ -127,33 +127,33 @@ fn invalid_request_keeps_connection_open() {
 
 #[test]
 fn full_daemon_rejects_hosts_and_serves_commands() {
-    let bed = Bed::new();
-    bed.configure("[limits]\nmax_connections = 8\n");
-    let daemon = bed.daemon();
-    let _crowd: Vec<Raw> = (0..8).map(|_| Raw::greet(&daemon)).collect();
+    let harness = Harness::new();
+    harness.configure("[limits]\nmax_connections = 8\n");
+    let daemon = harness.daemon();
+    let _crowd: Vec<Raw> = (0..8).map(|_| Raw::initialize(&daemon)).collect();
     let mut host = Raw::to(&daemon);
-    host.say("{\"switchboard\":{\"protocol\":2,\"version\":\"9.9.9\",\"role\":\"mcp\",\"pid\":1}}\n");
-    let error = host.hear()["switchboard"]["error"].clone();
+    host.send("{\"switchboard\":{\"protocol\":2,\"version\":\"9.9.9\",\"role\":\"mcp\",\"pid\":1}}\n");
+    let error = host.receive()["switchboard"]["error"].clone();
     assert!(error["hint"].as_str().unwrap().contains("`limits.max_connections`"), "{error}");
-    assert!(stdout(&bed.run(&["status"])).contains("the daemon runs"));
-    assert!(bed.run(&["stop"]).status.success());
+    assert!(stdout(&harness.run(&["status"])).contains("the daemon runs"));
+    assert!(harness.run(&["stop"]).status.success());
     daemon.wait();
 }
 
 #[test]
 fn connections_beyond_limit_are_rejected() {
-    let bed = Bed::new();
-    bed.configure("[limits]\nmax_connections = 8\n");
-    let daemon = bed.daemon();
+    let harness = Harness::new();
+    harness.configure("[limits]\nmax_connections = 8\n");
+    let daemon = harness.daemon();
     // Those that are reserved for commands, too.
-    let crowd: Vec<Raw> = (0..8 + 16).map(|_| Raw::greet(&daemon)).collect();
-    let output = bed.run(&["status"]);
+    let crowd: Vec<Raw> = (0..8 + 16).map(|_| Raw::initialize(&daemon)).collect();
+    let output = harness.run(&["status"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("has reached its connection limit ("), "{output:?}");
     drop(crowd);
     // The daemon sees them go in its own time.
-    while !bed.run(&["status"]).status.success() {
+    while !harness.run(&["status"]).status.success() {
         std::thread::yield_now();
     }
-    assert!(stdout(&bed.run(&["status"])).contains("the daemon runs"));
+    assert!(stdout(&harness.run(&["status"])).contains("the daemon runs"));
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::bed::{Bed, stderr, stdout};
+use crate::harness::{Harness, stderr, stdout};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_switchboard");
 
 /// What `switchboard setup service` prints to a user with these programs.
-fn printed(bed: &Bed, flags: &[&str]) -> String {
-    let output = bed
+fn printed(harness: &Harness, flags: &[&str]) -> String {
+    let output = harness
         .command(&[&["setup", "service"], flags].concat())
         .env("PATH", "/opt/agents:/bin")
         .output()
@@ -32,9 +32,9 @@ fn service(unit: &str) -> BTreeMap<&str, String> {
 
 #[test]
 fn systemd_unit_keeps_runs_on_restart() {
-    let bed = Bed::new();
-    let unit = printed(&bed, &[]);
-    assert_eq!(unit, printed(&bed, &["--systemd"]), "systemd is what is meant where nothing is said");
+    let harness = Harness::new();
+    let unit = printed(&harness, &[]);
+    assert_eq!(unit, printed(&harness, &["--systemd"]), "systemd is what is meant where nothing is said");
     let service = service(&unit);
     assert_eq!(service["ExecStart"], format!("\"{PROGRAM}\" serve"));
     assert_eq!(service["KillMode"], "process", "anything else ends the supervisors with the daemon");
@@ -43,7 +43,7 @@ fn systemd_unit_keeps_runs_on_restart() {
         service["RestartPreventExitStatus"], "6",
         "as `switchboard serve` says that there is one already"
     );
-    let home = bed.home.display();
+    let home = harness.home.display();
     assert_eq!(
         service["Environment"],
         format!("\"PATH=/opt/agents:/bin\" \"SWITCHBOARD_HOME={home}\""),
@@ -53,13 +53,13 @@ fn systemd_unit_keeps_runs_on_restart() {
 
 #[test]
 fn systemd_accepts_the_unit() {
-    let bed = Bed::new();
-    let file = bed.scratch().join("switchboard.service");
-    fs::write(&file, printed(&bed, &["--systemd"])).unwrap();
+    let harness = Harness::new();
+    let file = harness.scratch().join("switchboard.service");
+    fs::write(&file, printed(&harness, &["--systemd"])).unwrap();
     let verify = Command::new("systemd-analyze")
         .args(["verify", "--user", "--man=no", "--recursive-errors=no"])
         .arg(&file)
-        .env("XDG_RUNTIME_DIR", bed.scratch())
+        .env("XDG_RUNTIME_DIR", harness.scratch())
         .stdin(Stdio::null())
         .output();
     let Ok(verify) = verify else {
@@ -73,8 +73,8 @@ fn systemd_accepts_the_unit() {
 
 #[test]
 fn launchd_plist_keeps_runs_on_restart() {
-    let bed = Bed::new();
-    let read = plist::Value::from_reader_xml(printed(&bed, &["--launchd"]).as_bytes()).unwrap();
+    let harness = Harness::new();
+    let read = plist::Value::from_reader_xml(printed(&harness, &["--launchd"]).as_bytes()).unwrap();
     let read = read.as_dictionary().unwrap();
     let words: Vec<_> =
         read["ProgramArguments"].as_array().unwrap().iter().map(|word| word.as_string().unwrap()).collect();
@@ -82,15 +82,15 @@ fn launchd_plist_keeps_runs_on_restart() {
     assert_eq!(read["AbandonProcessGroup"].as_boolean(), Some(true));
     assert_eq!(read["KeepAlive"].as_dictionary().unwrap()["SuccessfulExit"].as_boolean(), Some(false));
     let variables = read["EnvironmentVariables"].as_dictionary().unwrap();
-    assert_eq!(variables["SWITCHBOARD_HOME"].as_string(), bed.home.to_str());
+    assert_eq!(variables["SWITCHBOARD_HOME"].as_string(), harness.home.to_str());
 }
 
 #[test]
 fn service_options_are_exclusive() {
-    let bed = Bed::new();
+    let harness = Harness::new();
     for wrong in
         [&["setup", "service", "--systemd", "--launchd"][..], &["setup"], &["setup", "claude", "service"]]
     {
-        assert_eq!(bed.run(wrong).status.code(), Some(2), "{wrong:?}");
+        assert_eq!(harness.run(wrong).status.code(), Some(2), "{wrong:?}");
     }
 }

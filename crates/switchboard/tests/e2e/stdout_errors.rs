@@ -4,18 +4,18 @@ use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
-use crate::bed::{Bed, stderr, stdout};
+use crate::harness::{Harness, stderr, stdout};
 
 /// With a stdout on which there is no room.
-fn on_a_full_disk(bed: &Bed, args: &[&str]) -> Output {
+fn on_a_full_disk(harness: &Harness, args: &[&str]) -> Output {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-    bed.command(args).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+    harness.command(args).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
 }
 
 /// Without a stdout.
-fn closed(bed: &Bed, args: &[&str]) -> Output {
+fn closed(harness: &Harness, args: &[&str]) -> Output {
     let mut shell = Command::new("/bin/sh");
-    shell.env_clear().env("SWITCHBOARD_HOME", &bed.home).stdin(Stdio::null());
+    shell.env_clear().env("SWITCHBOARD_HOME", &harness.home).stdin(Stdio::null());
     shell
         .args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_switchboard")])
         .args(args)
@@ -32,9 +32,9 @@ fn assert_told(args: &[&str], output: &Output, because: &str) {
 
 #[test]
 fn every_command_reports_unwritable_stdout() {
-    let bed = Bed::new();
-    let id = stdout(&bed.run(&["call", "rehearsal", "--background", "Hello"])).trim().to_owned();
-    assert_eq!(bed.run(&["wait", &id]).status.code(), Some(0));
+    let harness = Harness::new();
+    let id = stdout(&harness.run(&["call", "rehearsal", "--background", "Hello"])).trim().to_owned();
+    assert_eq!(harness.run(&["wait", &id]).status.code(), Some(0));
     let commands: [&[&str]; 27] = [
         &["call", "rehearsal", "Hello"],
         &["call", "rehearsal", "Hello", "--json"],
@@ -65,21 +65,21 @@ fn every_command_reports_unwritable_stdout() {
         &["--version"],
     ];
     for args in commands {
-        assert_told(args, &on_a_full_disk(&bed, args), "No space left on device");
-        assert_told(args, &closed(&bed, args), "Bad file descriptor");
+        assert_told(args, &on_a_full_disk(&harness, args), "No space left on device");
+        assert_told(args, &closed(&harness, args), "Bad file descriptor");
     }
 }
 
 #[test]
 fn unwritable_stdout_error_names_result_copy() {
-    let bed = Bed::new();
+    let harness = Harness::new();
     for more in [&[][..], &["--json"], &["--background"]] {
-        let aside = stderr(&on_a_full_disk(&bed, &[&["call", "rehearsal", "Hello"], more].concat()));
+        let aside = stderr(&on_a_full_disk(&harness, &[&["call", "rehearsal", "Hello"], more].concat()));
         let (_, after) = aside.rsplit_once("`switchboard logs ").unwrap();
         let (id, _) = after.split_once('`').unwrap();
-        assert_eq!(stdout(&bed.run(&["logs", "-f", id])), "You said: Hello\n", "{aside}");
+        assert_eq!(stdout(&harness.run(&["logs", "-f", id])), "You said: Hello\n", "{aside}");
     }
-    let aside = stderr(&on_a_full_disk(&bed, &["call", "rehearsal", "Hello", "--direct"]));
+    let aside = stderr(&on_a_full_disk(&harness, &["call", "rehearsal", "Hello", "--direct"]));
     let (_, after) = aside.split_once("the agent's output is in `").unwrap();
     let printed = fs::read_to_string(after.split_once('`').unwrap().0).unwrap();
     assert!(printed.contains("You said: Hello"), "{printed}");
@@ -87,9 +87,9 @@ fn unwritable_stdout_error_names_result_copy() {
 
 #[test]
 fn broken_pipe_is_not_a_failure() {
-    let bed = Bed::new();
+    let harness = Harness::new();
     let prompt = "@rehearse say one\n@rehearse delay 200ms\n@rehearse say two\n@rehearse answer done";
-    let mut call = bed.command(&["call", "rehearsal", prompt]);
+    let mut call = harness.command(&["call", "rehearsal", prompt]);
     let mut call = call.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(call.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -100,14 +100,14 @@ fn broken_pipe_is_not_a_failure() {
 
 #[test]
 fn unwritable_state_directory_has_own_exit_code() {
-    let bed = Bed::new();
-    bed.daemon();
+    let harness = Harness::new();
+    harness.daemon();
     // As on a full disk: the first thing that is written of a call.
-    let environments = bed.state().join("environments");
+    let environments = harness.state().join("environments");
     fs::remove_dir_all(&environments).unwrap();
     fs::write(&environments, "").unwrap();
-    let output = bed.run(&["call", "rehearsal", "hello"]);
+    let output = harness.run(&["call", "rehearsal", "hello"]);
     assert_eq!(output.status.code(), Some(10), "{output:?}");
     assert!(stderr(&output).contains("cannot use the state folder"), "{output:?}");
-    assert_eq!(stdout(&bed.run(&["jobs"])), "no jobs\n");
+    assert_eq!(stdout(&harness.run(&["jobs"])), "no jobs\n");
 }

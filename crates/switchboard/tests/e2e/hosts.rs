@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::bed::{stderr, stdout};
+use crate::harness::{stderr, stdout};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_switchboard");
 

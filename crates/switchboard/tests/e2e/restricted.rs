@@ -12,10 +12,10 @@ use model_api::{Call, ModelApi, Script, Turn};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::bed::{self, Bed, Host};
+use crate::harness::{self, Harness, TestHost};
 
 fn claude() -> Option<Cli> {
-    bed::newest(Agent::Claude).filter(|_| can_confine())
+    harness::newest(Agent::Claude).filter(|_| can_confine())
 }
 
 fn can_confine() -> bool {
@@ -64,18 +64,18 @@ fn tries(work: &Path, outside: &Path) -> Vec<Turn> {
 
 /// A desk of one user, with claude and a model that tries all of that.
 struct Stage {
-    bed: Bed,
+    harness: Harness,
     runtime: Runtime,
     api: ModelApi,
-    host: Host,
+    host: TestHost,
     work: PathBuf,
     outside: PathBuf,
 }
 
 impl Stage {
     fn set(claude: &Cli, sandbox: &str) -> Self {
-        let bed = Bed::new();
-        let person = bed.scratch().join("person");
+        let harness = Harness::new();
+        let person = harness.scratch().join("person");
         let (work, outside) = (person.join("work"), person.join("outside"));
         for folder in [&work, &outside] {
             fs::create_dir_all(folder).unwrap();
@@ -83,27 +83,27 @@ impl Stage {
         fs::write(work.join("notes.txt"), "The bird is a heron.\n").unwrap();
         fs::write(outside.join("secret"), "canary-4711").unwrap();
         assert!(Command::new("git").args(["init", "-q"]).current_dir(&work).status().unwrap().success());
-        bed.configure(&format!(
+        harness.configure(&format!(
             "[programs]\nclaude = \"{}\"\n\n[sandbox]\n{sandbox}\n",
             claude.program.display()
         ));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let api = runtime.block_on(ModelApi::start(Script::turns(tries(&work, &outside))));
-        let mut bridge = bed.command(&["mcp"]);
+        let mut bridge = harness.command(&["mcp"]);
         bridge.envs(claude.environment(&api, &person).unwrap());
-        let mut host = Host::start(bridge);
-        host.greet();
-        Self { bed, runtime, api, host, work, outside }
+        let mut host = TestHost::start(bridge);
+        host.initialize();
+        Self { harness, runtime, api, host, work, outside }
     }
 
     /// Calls claude with these arguments; what is answered.
     fn call(&mut self, more: &Value) -> Value {
         let mut arguments = json!({ "prompt": "Do it.", "cwd": self.work, "wait_ms": 120_000 });
         arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        self.host.ask(1, "tools/call", &json!({ "name": "call_cc", "arguments": arguments }));
+        self.host.request(1, "tools/call", &json!({ "name": "call_cc", "arguments": arguments }));
         loop {
-            let message = self.host.hear();
+            let message = self.host.receive();
             if message["id"] == 1 {
                 return message["result"]["structuredContent"].clone();
             }
@@ -151,7 +151,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        self.bed.run(&["stop", "--now"]);
+        self.harness.run(&["stop", "--now"]);
     }
 }
 
@@ -177,8 +177,8 @@ fn workspace_copies_of_own_programs_are_unchanged() {
     if !can_confine() {
         return;
     }
-    let bed = Bed::new();
-    let programs = bed.work().join("bin");
+    let harness = Harness::new();
+    let programs = harness.work().join("bin");
     fs::create_dir(&programs).unwrap();
     for program in [
         env!("CARGO_BIN_EXE_switchboard"),
@@ -191,8 +191,16 @@ fn workspace_copies_of_own_programs_are_unchanged() {
     let script = "@rehearse write bin/file-tools x\n@rehearse write bin/other x\n@rehearse answer done";
     let output = Command::new(programs.join("switchboard"))
         .env_clear()
-        .env("SWITCHBOARD_HOME", &bed.home)
-        .args(["call", "rehearsal", "--direct", "--require", "--cwd", bed.work().to_str().unwrap(), script])
+        .env("SWITCHBOARD_HOME", &harness.home)
+        .args([
+            "call",
+            "rehearsal",
+            "--direct",
+            "--require",
+            "--cwd",
+            harness.work().to_str().unwrap(),
+            script,
+        ])
         .output()
         .unwrap();
     assert_eq!(fs::read_to_string(programs.join("file-tools")).unwrap(), "as it was", "{output:?}");

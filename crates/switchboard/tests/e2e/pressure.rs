@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
 use serde_json::json;
 
-use crate::bed::Bed;
+use crate::harness::Harness;
 
 /// So many requests and their answers fit into no pipe or socket on their way.
 const FLOOD: u64 = 5_000;
@@ -16,10 +16,10 @@ const STALLED: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
 #[test]
 fn unread_replies_block_only_their_host() {
-    let bed = Bed::new();
-    bed.daemon();
-    let mut host = bed.bridge();
-    host.greet();
+    let harness = Harness::new();
+    harness.daemon();
+    let mut host = harness.bridge();
+    host.initialize();
     let params = json!({"_meta": {"padding": "x".repeat(400)}});
     let requests: String = (1..=FLOOD)
         .map(|id| json!({"jsonrpc": "2.0", "id": id, "method": "ping", "params": params}).to_string() + "\n")
@@ -40,15 +40,15 @@ fn unread_replies_block_only_their_host() {
     }
     assert!(!unwritten.is_empty(), "all requests were read although no answer was");
 
-    let mut other = bed.bridge();
-    other.greet();
-    other.ask(1, "tools/list", &json!({}));
-    assert!(other.hear()["result"]["tools"].is_array());
+    let mut other = harness.bridge();
+    other.initialize();
+    other.request(1, "tools/list", &json!({}));
+    assert!(other.receive()["result"]["tools"].is_array());
 
     ioctl_fionbio(&input, false).unwrap();
     let mut ids: Vec<u64> = thread::scope(|scope| {
         scope.spawn(|| input.write_all(unwritten).unwrap());
-        (1..=FLOOD).map(|_| host.hear()["id"].as_u64().unwrap()).collect()
+        (1..=FLOOD).map(|_| host.receive()["id"].as_u64().unwrap()).collect()
     });
     ids.sort_unstable();
     assert!(ids.into_iter().eq(1..=FLOOD), "not every request was answered once");

@@ -5,46 +5,47 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
+use testkit::{eventually, is_running};
 
 use model::{RunState, RunStatus};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Host, eventually};
+use crate::harness::{Harness, TestHost};
 
 /// How many calls run while the daemon is killed, and through how many hosts.
 const CALLS: u64 = 20;
 const HOSTS: u64 = 4;
 
-fn bed() -> Bed {
-    let bed = Bed::new();
+fn harness() -> Harness {
+    let harness = Harness::new();
     // Without namespaces of their own, so that the numbers which the agent's descendants write down are this machine's.
-    bed.configure("rehearsal = true\n\n[limits]\nat_once = 32\n\n[sandbox]\npolicy = \"off\"\n");
-    bed
+    harness.configure("rehearsal = true\n\n[limits]\nat_once = 32\n\n[sandbox]\npolicy = \"off\"\n");
+    harness
 }
 
 /// A call of the scripted agent, one step after the other. Its descendants write down who they are.
-fn call(host: &mut Host, bed: &Bed, id: u64, steps: &str) {
-    let pids = format!("@rehearse pidfile {}\n", pid_file(bed).display());
+fn call(host: &mut TestHost, harness: &Harness, id: u64, steps: &str) {
+    let pids = format!("@rehearse pidfile {}\n", pid_file(harness).display());
     let prompt: String = steps.split("; ").fold(pids, |prompt, step| format!("{prompt}@rehearse {step}\n"));
     let params = json!({
         "name": "call_rehearsal",
-        "arguments": { "prompt": prompt, "cwd": bed.scratch() },
+        "arguments": { "prompt": prompt, "cwd": harness.scratch() },
         "_meta": { "progressToken": id },
     });
-    host.ask(id, "tools/call", &params);
+    host.request(id, "tools/call", &params);
 }
 
 /// A tool of our own, answered with what is in its structured part.
-fn tool(host: &mut Host, id: u64, name: &str, arguments: &Value) -> Value {
-    host.ask(id, "tools/call", &json!({ "name": name, "arguments": arguments }));
+fn tool(host: &mut TestHost, id: u64, name: &str, arguments: &Value) -> Value {
+    host.request(id, "tools/call", &json!({ "name": name, "arguments": arguments }));
     answers(host, [id].into()).remove(&id).unwrap()
 }
 
 /// Hears until each of these was answered; an answer that nobody waits for fails.
-fn answers(host: &mut Host, mut open: BTreeSet<u64>) -> BTreeMap<u64, Value> {
+fn answers(host: &mut TestHost, mut open: BTreeSet<u64>) -> BTreeMap<u64, Value> {
     let mut heard = BTreeMap::new();
     while !open.is_empty() {
-        let message = host.hear();
+        let message = host.receive();
         if message.get("method").is_some() {
             continue;
         }
@@ -55,13 +56,13 @@ fn answers(host: &mut Host, mut open: BTreeSet<u64>) -> BTreeMap<u64, Value> {
     heard
 }
 
-fn pid_file(bed: &Bed) -> PathBuf {
-    bed.scratch().join("pids")
+fn pid_file(harness: &Harness) -> PathBuf {
+    harness.scratch().join("pids")
 }
 
 /// The folders of all jobs.
-fn jobs(bed: &Bed) -> Vec<PathBuf> {
-    let entries = fs::read_dir(bed.state().join("jobs")).into_iter().flatten();
+fn jobs(harness: &Harness) -> Vec<PathBuf> {
+    let entries = fs::read_dir(harness.state().join("jobs")).into_iter().flatten();
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
@@ -76,16 +77,11 @@ fn only_run(job: &Path) -> RunStatus {
     runs.remove(0)
 }
 
-fn is_running(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
 /// The supervisors of all runs, every descendant of their agents, and those that were the daemon's own children.
-fn nothing_is_left(bed: &Bed, children: &[i32]) {
-    assert!(bed.run(&["stop"]).status.success());
-    let supervisors = jobs(bed).iter().map(|job| only_run(job).supervisor.pid).collect::<Vec<_>>();
-    let descendants = fs::read_to_string(pid_file(bed)).unwrap_or_default();
+fn nothing_is_left(harness: &Harness, children: &[i32]) {
+    assert!(harness.run(&["stop"]).status.success());
+    let supervisors = jobs(harness).iter().map(|job| only_run(job).supervisor.pid).collect::<Vec<_>>();
+    let descendants = fs::read_to_string(pid_file(harness)).unwrap_or_default();
     let descendants = descendants.lines().map(|line| line.trim().parse().unwrap());
     for pid in descendants.chain(supervisors).chain(children.iter().copied()) {
         eventually(&format!("process {pid} has ended"), || !is_running(pid));
@@ -112,16 +108,16 @@ fn host_gets_replies_despite_daemon_kills() {
 }
 
 fn kill_in_the_midst(round: u64) {
-    let bed = bed();
-    let mut hosts: Vec<Host> = (0..HOSTS).map(|_| bed.bridge()).collect();
-    hosts.iter_mut().for_each(Host::greet);
+    let harness = harness();
+    let mut hosts: Vec<TestHost> = (0..HOSTS).map(|_| harness.bridge()).collect();
+    hosts.iter_mut().for_each(TestHost::initialize);
     // Runs of different lengths, so that the kill finds each at another point.
     for number in 1..=CALLS {
         let host = &mut hosts[usize::try_from(number % HOSTS).unwrap()];
         let pieces = 10 + number * 4;
         call(
             host,
-            &bed,
+            &harness,
             number,
             &format!("say begun; stream {pieces} 200B 5ms; spawn setsid; answer call {number}"),
         );
@@ -131,7 +127,7 @@ fn kill_in_the_midst(round: u64) {
     thread::sleep(Duration::from_millis(
         moments[usize::try_from(round).unwrap() % moments.len()] + round * 7 % 50,
     ));
-    let daemon = bed.running().unwrap();
+    let daemon = harness.running_daemon().unwrap();
     let children = children(daemon.pid.as_raw_nonzero().get());
     daemon.kill();
 
@@ -146,12 +142,12 @@ fn kill_in_the_midst(round: u64) {
     }
     let placed: BTreeSet<&str> = answered.values().map(|answer| answer["job_id"].as_str().unwrap()).collect();
     assert_eq!(placed.len() as u64, CALLS, "two requests were given the same job");
-    assert_eq!(jobs(&bed).len() as u64, CALLS, "a request was placed twice");
-    for job in jobs(&bed) {
+    assert_eq!(jobs(&harness).len() as u64, CALLS, "a request was placed twice");
+    for job in jobs(&harness) {
         is_whole(&job, &answered);
     }
     drop(hosts);
-    nothing_is_left(&bed, &children);
+    nothing_is_left(&harness, &children);
 }
 
 /// Every byte that the agent printed, to its last line.
@@ -167,16 +163,16 @@ fn is_whole(job: &Path, answered: &BTreeMap<u64, Value>) {
 }
 
 /// Waits until the only job's agent has said its first word; its job.
-fn begun(bed: &Bed) -> String {
+fn begun(harness: &Harness) -> String {
     let said = |job: &Path| fs::read_to_string(job.join("output")).is_ok_and(|said| said.contains("begun"));
-    eventually("the agent has begun", || jobs(bed).iter().any(|job| said(job)));
-    jobs(bed)[0].file_name().unwrap().to_str().unwrap().to_owned()
+    eventually("the agent has begun", || jobs(harness).iter().any(|job| said(job)));
+    jobs(harness)[0].file_name().unwrap().to_str().unwrap().to_owned()
 }
 
 /// What comes of a job whose host or bridge is gone: asked by another host.
-fn comes_to(bed: &Bed, job: &str) {
-    let mut other = bed.bridge();
-    other.greet();
+fn comes_to(harness: &Harness, job: &str) {
+    let mut other = harness.bridge();
+    other.initialize();
     let waited = tool(&mut other, 1, "call_wait", &json!({ "job_ids": [job] }));
     let answer = &waited["jobs"][0];
     assert_eq!(
@@ -185,26 +181,26 @@ fn comes_to(bed: &Bed, job: &str) {
         "{waited}"
     );
     drop(other);
-    nothing_is_left(bed, &[]);
+    nothing_is_left(harness, &[]);
 }
 
 #[test]
 fn progress_increases_across_daemon_kill() {
-    let bed = bed();
-    let mut host = bed.bridge();
-    host.greet();
-    call(&mut host, &bed, 1, "say begun; stream 60 20B 50ms; answer all of it");
-    begun(&bed);
+    let harness = harness();
+    let mut host = harness.bridge();
+    host.initialize();
+    call(&mut host, &harness, 1, "say begun; stream 60 20B 50ms; answer all of it");
+    begun(&harness);
     let mut numbers = Vec::new();
-    let mut next = |host: &mut Host| {
-        let message = host.hear();
+    let mut next = |host: &mut TestHost| {
+        let message = host.receive();
         numbers.extend(message["params"]["progress"].as_f64());
         message
     };
     for _ in 0..3 {
         next(&mut host);
     }
-    bed.running().unwrap().kill();
+    harness.running_daemon().unwrap().kill();
     let answer = loop {
         let message = next(&mut host);
         if message["id"] == 1 {
@@ -215,46 +211,46 @@ fn progress_increases_across_daemon_kill() {
     assert!(answer.get("note").is_none(), "{answer}");
     assert!(numbers.len() > 3 && numbers.is_sorted_by(|one, other| one < other), "{numbers:?}");
     drop(host);
-    nothing_is_left(&bed, &[]);
+    nothing_is_left(&harness, &[]);
 }
 
 #[test]
 fn job_survives_killed_bridge() {
-    let bed = bed();
-    let mut host = bed.bridge();
-    host.greet();
-    call(&mut host, &bed, 1, "say begun; delay 2s; answer all of it");
-    let job = begun(&bed);
+    let harness = harness();
+    let mut host = harness.bridge();
+    host.initialize();
+    call(&mut host, &harness, 1, "say begun; delay 2s; answer all of it");
+    let job = begun(&harness);
     host.child.kill().unwrap();
     host.child.wait().unwrap();
-    comes_to(&bed, &job);
+    comes_to(&harness, &job);
 }
 
 #[test]
 fn job_survives_killed_host() {
-    let bed = bed();
-    let mut host = bed.bridge();
-    host.greet();
-    call(&mut host, &bed, 1, "say begun; delay 2s; answer all of it");
-    let job = begun(&bed);
+    let harness = harness();
+    let mut host = harness.bridge();
+    host.initialize();
+    call(&mut host, &harness, 1, "say begun; delay 2s; answer all of it");
+    let job = begun(&harness);
     // What a kill of the host means for its bridge: both of its ends are closed. It ends by itself.
-    host.hang_up();
-    comes_to(&bed, &job);
+    host.disconnect();
+    comes_to(&harness, &job);
 }
 
 #[test]
 fn one_host_runs_32_calls_concurrently() {
-    let bed = bed();
-    let mut host = bed.bridge();
-    host.greet();
+    let harness = harness();
+    let mut host = harness.bridge();
+    host.initialize();
     let all: BTreeSet<u64> = (1..=32).collect();
     for &id in &all {
-        call(&mut host, &bed, id, &format!("say begun {id}; hang"));
+        call(&mut host, &harness, id, &format!("say begun {id}; hang"));
     }
     // None ends by itself, so all have begun only when all run at once.
     let mut silent = all.clone();
     while !silent.is_empty() {
-        let message = host.hear();
+        let message = host.receive();
         let token = message["params"]["progressToken"].as_u64().unwrap_or_else(|| panic!("{message}"));
         if message["params"]["message"] == format!("begun {token}") {
             silent.remove(&token);
@@ -262,35 +258,35 @@ fn one_host_runs_32_calls_concurrently() {
     }
     let cancel = |id: &u64| {
         json!({"jsonrpc": "2.0", "id": 100 + id, "method": "tools/call", "params":
-        {"name": "call_cancel", "arguments": {"job_id": job_of(&bed, *id)}}})
+        {"name": "call_cancel", "arguments": {"job_id": job_of(&harness, *id)}}})
     };
     for id in &all {
-        host.say(&cancel(id));
+        host.send(&cancel(id));
     }
     let heard = answers(&mut host, all.iter().copied().chain(all.iter().map(|id| 100 + id)).collect());
     for id in &all {
         assert_eq!(heard[id]["status"], "cancelled", "{}", heard[id]);
     }
     drop(host);
-    nothing_is_left(&bed, &[]);
+    nothing_is_left(&harness, &[]);
 }
 
 /// The job whose agent has said that it is that call's.
-fn job_of(bed: &Bed, id: u64) -> String {
+fn job_of(harness: &Harness, id: u64) -> String {
     let said = format!("\"begun {id}\"");
     // In the spool of its run: the folder shows a run that lasts.
     let says = |job: &PathBuf| fs::read_to_string(job.join("runs/1/output")).unwrap().contains(&said);
-    jobs(bed).into_iter().find(says).unwrap().file_name().unwrap().to_str().unwrap().to_owned()
+    jobs(harness).into_iter().find(says).unwrap().file_name().unwrap().to_str().unwrap().to_owned()
 }
 
 #[test]
 fn ten_hosts_share_daemon_without_mixing_replies() {
-    let bed = bed();
-    let mut hosts: Vec<Host> = (0..10).map(|_| bed.bridge()).collect();
-    hosts.iter_mut().for_each(Host::greet);
+    let harness = harness();
+    let mut hosts: Vec<TestHost> = (0..10).map(|_| harness.bridge()).collect();
+    hosts.iter_mut().for_each(TestHost::initialize);
     for (index, host) in hosts.iter_mut().enumerate() {
         for id in 1..=3 {
-            call(host, &bed, id, &format!("say begun; answer {id} of host {index}"));
+            call(host, &harness, id, &format!("say begun; answer {id} of host {index}"));
         }
     }
     for (index, host) in hosts.iter_mut().enumerate() {
@@ -298,7 +294,7 @@ fn ten_hosts_share_daemon_without_mixing_replies() {
             assert_eq!(answer["output"], format!("{id} of host {index}"), "{answer}");
         }
     }
-    assert_eq!((bed.ready(), jobs(&bed).len()), (1, 30), "{}", bed.log());
+    assert_eq!((harness.ready_count(), jobs(&harness).len()), (1, 30), "{}", harness.log());
     drop(hosts);
-    nothing_is_left(&bed, &[]);
+    nothing_is_left(&harness, &[]);
 }

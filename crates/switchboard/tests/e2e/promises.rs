@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use testkit::eventually;
 
 use model::RunStatus;
 use model_api::cli::Agent;
@@ -11,7 +12,7 @@ use model_api::{ModelApi, Script};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::bed::{Bed, eventually, newest, stdout};
+use crate::harness::{Harness, newest, stdout};
 
 fn names_in(directory: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).unwrap();
@@ -21,16 +22,16 @@ fn names_in(directory: &Path) -> BTreeSet<String> {
 /// Calls the real claude with a model that obeys the prompt, and returns the answer and the exit code.
 fn call_claude(prompt: &str, more: &[&str]) -> Option<(Value, Option<i32>)> {
     let claude = newest(Agent::Claude)?;
-    let bed = Bed::new();
-    let (person, work) = (bed.scratch().join("person"), bed.scratch().join("work"));
+    let harness = Harness::new();
+    let (person, work) = (harness.scratch().join("person"), harness.scratch().join("work"));
     for directory in [&person, &work] {
         fs::create_dir(directory).unwrap();
     }
-    bed.configure(&format!("[programs]\nclaude = \"{}\"\n", claude.program.display()));
+    harness.configure(&format!("[programs]\nclaude = \"{}\"\n", claude.program.display()));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let api = runtime.block_on(ModelApi::start(Script::obey()));
     let args = [&["call", "claude", prompt, "--json", "--cwd", work.to_str().unwrap()], more].concat();
-    let output = bed.command(&args).envs(claude.environment(&api, &person).unwrap()).output().unwrap();
+    let output = harness.command(&args).envs(claude.environment(&api, &person).unwrap()).output().unwrap();
     let answer = serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{output:?}"));
     let finished = work.join("finished").exists();
     assert_eq!(finished, output.status.success(), "the task decides: {output:?}");
@@ -67,15 +68,15 @@ fn direct_call_waits_for_background_work() {
 
 #[test]
 fn killed_daemon_and_supervisor_leave_no_files() {
-    let bed = Bed::new();
-    bed.configure("[limits]\nattempts = 1\n");
-    let work = bed.work();
+    let harness = Harness::new();
+    harness.configure("[limits]\nattempts = 1\n");
+    let work = harness.work();
     assert!(Command::new("git").args(["init", "--quiet"]).arg(&work).status().unwrap().success());
     let git_before = names_in(&work.join(".git"));
     let prompt = "@rehearse write .envrc evil\n@rehearse write kept work\n@rehearse hang";
     let cwd = work.to_str().unwrap();
-    let output = bed.run(&["call", "rehearsal", prompt, "--cwd", cwd, "--background"]);
-    let job = bed.state().join("jobs").join(stdout(&output).trim());
+    let output = harness.run(&["call", "rehearsal", prompt, "--cwd", cwd, "--background"]);
+    let job = harness.state().join("jobs").join(stdout(&output).trim());
     eventually("the agent has written", || work.join("kept").exists());
     let during = BTreeSet::from([".git", ".envrc", "kept"].map(str::to_owned));
     assert_eq!(names_in(&work), during, "the agent's own files, and nothing of ours");
@@ -83,16 +84,16 @@ fn killed_daemon_and_supervisor_leave_no_files() {
     let file = job.join("runs/1/status.json");
     eventually("the supervisor has written its status", || file.exists());
     let status: RunStatus = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
-    bed.running().unwrap().kill();
+    harness.running_daemon().unwrap().kill();
     kill_process(Pid::from_raw(status.supervisor.pid).unwrap(), Signal::KILL).unwrap();
     assert_eq!(names_in(&work), during, "a kill adds nothing");
 
-    bed.daemon();
+    harness.daemon();
     let id = job.file_name().unwrap().to_str().unwrap();
-    let waited = bed.run(&["wait", id, "--json"]);
+    let waited = harness.run(&["wait", id, "--json"]);
     let quarantined = job.join("runs/1/quarantine").join(work.strip_prefix("/").unwrap()).join(".envrc");
     assert_eq!(fs::read_to_string(&quarantined).unwrap(), "evil", "{waited:?}");
-    let status = bed.run(&["status", id]);
+    let status = harness.run(&["status", id]);
     assert!(stdout(&status).contains(quarantined.to_str().unwrap()), "it is named: {status:?}");
     assert_eq!(names_in(&work), BTreeSet::from([".git", "kept"].map(str::to_owned)));
     assert_eq!(names_in(&work.join(".git")), git_before);

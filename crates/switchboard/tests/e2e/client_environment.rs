@@ -6,10 +6,11 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use testkit::eventually;
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Host, eventually, stderr, stdout};
+use crate::harness::{Harness, TestHost, stderr, stdout};
 
 /// Puts a `claude` into a directory: the scripted agent behind the words of the real one.
 fn install_claude(folder: &Path) {
@@ -44,21 +45,21 @@ fn install_claude(folder: &Path) {
 }
 
 /// What an agent says a variable is, in a call with that environment.
-fn variable(bed: &Bed, name: &str, environment: &[(&str, &str)]) -> String {
+fn variable(harness: &Harness, name: &str, environment: &[(&str, &str)]) -> String {
     let prompt = format!("@rehearse env {name}");
-    let mut command = bed.command(&["call", "rehearsal", &prompt]);
+    let mut command = harness.command(&["call", "rehearsal", &prompt]);
     command.envs(environment.iter().copied());
     stdout(&command.output().unwrap()).trim().to_owned()
 }
 
 #[test]
 fn agent_installed_after_daemon_start_is_found() {
-    let bed = Bed::new();
-    bed.daemon();
-    let folder = bed.scratch().join("bin");
+    let harness = Harness::new();
+    harness.daemon();
+    let folder = harness.scratch().join("bin");
     install_claude(&folder);
     let call = |path: &str| -> Output {
-        let mut command = bed.command(&["call", "claude", "Hello", "--policy", "off"]);
+        let mut command = harness.command(&["call", "claude", "Hello", "--policy", "off"]);
         command.env("PATH", path).output().unwrap()
     };
     let path = format!("{}:/usr/bin:/bin", folder.display());
@@ -72,30 +73,30 @@ fn agent_installed_after_daemon_start_is_found() {
 
 #[test]
 fn variables_of_calling_shell_reach_agent() {
-    let bed = Bed::new();
-    let mut first = bed.command(&["serve", "--background"]);
+    let harness = Harness::new();
+    let mut first = harness.command(&["serve", "--background"]);
     assert!(first.env("REHEARSAL_WORD", "old").status().unwrap().success());
-    assert_eq!(variable(&bed, "REHEARSAL_WORD", &[("REHEARSAL_WORD", "new")]), "REHEARSAL_WORD=new");
-    assert_eq!(variable(&bed, "REHEARSAL_WORD", &[]), "REHEARSAL_WORD is not set");
+    assert_eq!(variable(&harness, "REHEARSAL_WORD", &[("REHEARSAL_WORD", "new")]), "REHEARSAL_WORD=new");
+    assert_eq!(variable(&harness, "REHEARSAL_WORD", &[]), "REHEARSAL_WORD is not set");
     // Others are no business of an agent.
-    assert_eq!(variable(&bed, "SOME_SECRET", &[("SOME_SECRET", "x")]), "SOME_SECRET is not set");
+    assert_eq!(variable(&harness, "SOME_SECRET", &[("SOME_SECRET", "x")]), "SOME_SECRET is not set");
 }
 
 #[test]
 fn variables_of_mcp_host_extend_those_of_daemon() {
-    let bed = Bed::new();
-    bed.configure("rehearsal = true\n");
-    let mut first = bed.command(&["serve", "--background"]);
+    let harness = Harness::new();
+    harness.configure("rehearsal = true\n");
+    let mut first = harness.command(&["serve", "--background"]);
     first.env("REHEARSAL_WORD", "old").env("REHEARSAL_OTHER", "kept");
     assert!(first.status().unwrap().success());
-    let mut bridge = bed.command(&["mcp"]);
+    let mut bridge = harness.command(&["mcp"]);
     bridge.env("REHEARSAL_WORD", "new");
-    let mut host = Host::start(bridge);
-    host.greet();
+    let mut host = TestHost::start(bridge);
+    host.initialize();
     for (name, expected) in [("REHEARSAL_WORD", "new"), ("REHEARSAL_OTHER", "kept")] {
-        let arguments = json!({ "prompt": format!("@rehearse env {name}"), "cwd": bed.work() });
-        host.ask(1, "tools/call", &json!({ "name": "call_rehearsal", "arguments": arguments }));
-        let answer = host.hear();
+        let arguments = json!({ "prompt": format!("@rehearse env {name}"), "cwd": harness.work() });
+        host.request(1, "tools/call", &json!({ "name": "call_rehearsal", "arguments": arguments }));
+        let answer = host.receive();
         let output = &answer["result"]["structuredContent"]["output"];
         assert_eq!(*output, format!("{name}={expected}"), "{answer}");
     }
@@ -103,72 +104,73 @@ fn variables_of_mcp_host_extend_those_of_daemon() {
 
 #[test]
 fn caller_inside_run_cannot_set_variables() {
-    let bed = Bed::new();
-    bed.daemon();
+    let harness = Harness::new();
+    harness.daemon();
     let inside = [("REHEARSAL_WORD", "mine"), ("SWITCHBOARD_RUN_ID", "01a1dde2-642d-7027-95b7-67d9f29d1836")];
-    assert_eq!(variable(&bed, "REHEARSAL_WORD", &inside), "REHEARSAL_WORD is not set");
+    assert_eq!(variable(&harness, "REHEARSAL_WORD", &inside), "REHEARSAL_WORD is not set");
 }
 
 #[test]
 fn queued_call_keeps_variables_across_restart() {
-    let bed = Bed::new();
-    bed.configure("[limits]\nat_once = 1\n");
-    let daemon = bed.daemon();
-    let first = stdout(&bed.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]));
-    let mut second = bed.command(&["call", "rehearsal", "--background", "@rehearse env REHEARSAL_KEY"]);
+    let harness = Harness::new();
+    harness.configure("[limits]\nat_once = 1\n");
+    let daemon = harness.daemon();
+    let first =
+        stdout(&harness.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]));
+    let mut second = harness.command(&["call", "rehearsal", "--background", "@rehearse env REHEARSAL_KEY"]);
     let second = stdout(&second.env("REHEARSAL_KEY", "hunter22").output().unwrap());
-    let kept = bed.state().join("environments").join(format!("{}.json", second.trim()));
+    let kept = harness.state().join("environments").join(format!("{}.json", second.trim()));
     assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
     daemon.kill();
     // The next daemon has another environment.
-    assert!(bed.run(&["cancel", first.trim()]).status.success());
-    bed.run(&["wait", second.trim()]);
+    assert!(harness.run(&["cancel", first.trim()]).status.success());
+    harness.run(&["wait", second.trim()]);
     // A key is used, and redacted in stored texts.
-    let status = stdout(&bed.run(&["status", "--json", second.trim()]));
+    let status = stdout(&harness.run(&["status", "--json", second.trim()]));
     assert!(status.contains("REHEARSAL_KEY=[redacted]"), "{status}");
     assert!(!kept.exists(), "secrets are gone with the end of the job");
-    let database = fs::read(bed.state().join("switchboard.db")).unwrap();
+    let database = fs::read(harness.state().join("switchboard.db")).unwrap();
     assert!(!database.windows(8).any(|bytes| bytes == b"hunter22"));
 }
 
 #[test]
 fn variables_of_unsubmitted_call_are_removed() {
-    let bed = Bed::new();
-    bed.daemon().kill();
+    let harness = Harness::new();
+    harness.daemon().kill();
     // What a daemon leaves that is killed between the two writes.
-    let left = bed.state().join("environments/01a1dde2-642d-7027-95b7-67d9f29d1836.json");
+    let left = harness.state().join("environments/01a1dde2-642d-7027-95b7-67d9f29d1836.json");
     fs::write(&left, "{}").unwrap();
-    bed.daemon();
+    harness.daemon();
     eventually("the variables are removed", || !left.exists());
 }
 
 #[test]
 fn changed_configuration_is_reported() {
-    let bed = Bed::new();
-    bed.configure("[limits]\nat_once = 3\n");
-    let daemon = bed.daemon();
-    assert!(!stderr(&bed.run(&["status"])).contains("configuration"));
-    bed.configure("[limits]\nat_once = 5\n");
+    let harness = Harness::new();
+    harness.configure("[limits]\nat_once = 3\n");
+    let daemon = harness.daemon();
+    assert!(!stderr(&harness.run(&["status"])).contains("configuration"));
+    harness.configure("[limits]\nat_once = 5\n");
     let expected = format!(
         "note: the configuration has changed since the daemon (pid {}) started: `limits.at_once` was 3 and is now 5\n  hint: `switchboard stop --now`",
         daemon.pid.as_raw_pid()
     );
     for command in ["status", "config", "doctor"] {
-        let said = stderr(&bed.run(&[command]));
+        let said = stderr(&harness.run(&[command]));
         assert!(said.contains(&expected), "{command}: {said}");
     }
-    let status: Value = serde_json::from_str(&stdout(&bed.run(&["status", "--json"]))).unwrap();
+    let status: Value = serde_json::from_str(&stdout(&harness.run(&["status", "--json"]))).unwrap();
     let changed = &status["config_drift"]["changed"][0];
     assert_eq!(*changed, json!({ "key": "limits.at_once", "daemon": "3", "configured": "5" }));
-    assert!(bed.run(&["stop", "--now"]).status.success());
-    bed.daemon();
-    assert!(!stderr(&bed.run(&["status"])).contains("configuration"));
+    assert!(harness.run(&["stop", "--now"]).status.success());
+    harness.daemon();
+    assert!(!stderr(&harness.run(&["status"])).contains("configuration"));
 }
 
 #[test]
 fn replaced_program_is_reported() {
-    let bed = Bed::new();
-    let program = bed.work().join("switchboard");
+    let harness = Harness::new();
+    let program = harness.work().join("switchboard");
     let link = |built: &str, to: &Path| {
         fs::hard_link(built, to).or_else(|_| fs::copy(built, to).map(drop)).unwrap();
     };
@@ -176,16 +178,16 @@ fn replaced_program_is_reported() {
     let install = || link(env!("CARGO_BIN_EXE_switchboard"), &program);
     let run = |args: &[&str]| {
         let mut command = Command::new(&program);
-        command.env_clear().env("SWITCHBOARD_HOME", &bed.home).args(args).output().unwrap()
+        command.env_clear().env("SWITCHBOARD_HOME", &harness.home).args(args).output().unwrap()
     };
     install();
     assert!(run(&["serve", "--background"]).status.success());
-    let daemon = bed.running().unwrap();
+    let daemon = harness.running_daemon().unwrap();
     assert!(!stderr(&run(&["status"])).contains("note:"));
     fs::remove_file(&program).unwrap();
     install();
     // As a new program may have other defaults.
-    bed.configure("[limits]\nat_once = 5\n");
+    harness.configure("[limits]\nat_once = 5\n");
     let expected = format!(
         "note: the program was replaced since the daemon (pid {}) started, which still runs the old one\n  hint: `switchboard stop --now`",
         daemon.pid.as_raw_pid()
@@ -199,40 +201,40 @@ fn replaced_program_is_reported() {
 
 #[test]
 fn lost_database_is_reported_everywhere() {
-    let bed = Bed::new();
-    bed.daemon();
-    assert_eq!(stdout(&bed.run(&["call", "rehearsal", "Hello"])), "You said: Hello\n");
-    fs::remove_file(bed.state().join("switchboard.db")).unwrap();
-    let refused = bed.run(&["call", "rehearsal", "Hello"]);
+    let harness = Harness::new();
+    harness.daemon();
+    assert_eq!(stdout(&harness.run(&["call", "rehearsal", "Hello"])), "You said: Hello\n");
+    fs::remove_file(harness.state().join("switchboard.db")).unwrap();
+    let refused = harness.run(&["call", "rehearsal", "Hello"]);
     assert_eq!(refused.status.code(), Some(10), "{refused:?}");
-    for said in [stderr(&refused), stdout(&bed.run(&["status"])), stderr(&bed.run(&["doctor"]))] {
+    for said in [stderr(&refused), stdout(&harness.run(&["status"])), stderr(&harness.run(&["doctor"]))] {
         assert!(said.contains("its file was removed"), "{said}");
         assert!(said.contains("hint: stop the daemon"), "{said}");
     }
-    let status: Value = serde_json::from_str(&stdout(&bed.run(&["status", "--json"]))).unwrap();
+    let status: Value = serde_json::from_str(&stdout(&harness.run(&["status", "--json"]))).unwrap();
     assert!(status["problem"]["message"].as_str().unwrap().contains("was lost"), "{status}");
-    assert!(bed.run(&["stop", "--now"]).status.success());
+    assert!(harness.run(&["stop", "--now"]).status.success());
 }
 
 #[test]
 fn daemon_survives_invalid_configuration() {
-    let bed = Bed::new();
-    bed.daemon();
-    bed.configure("stroe = \"sqlite:\"\n");
-    let output = bed.run(&["status"]);
+    let harness = Harness::new();
+    harness.daemon();
+    harness.configure("stroe = \"sqlite:\"\n");
+    let output = harness.run(&["status"]);
     assert!(output.status.success(), "{output:?}");
     let said = stderr(&output);
     assert!(said.contains("keeps the configuration it started with") && said.contains("stroe"), "{said}");
-    bed.configure("");
-    assert_eq!(stdout(&bed.run(&["call", "rehearsal", "Hello"])), "You said: Hello\n");
+    harness.configure("");
+    assert_eq!(stdout(&harness.run(&["call", "rehearsal", "Hello"])), "You said: Hello\n");
 }
 
 /// Posts a message to the daemon's HTTP endpoint and returns the response up to the answer of that message.
-fn post(bed: &Bed, session: &str, message: &Value) -> String {
-    let log = bed.log();
+fn post(harness: &Harness, session: &str, message: &Value) -> String {
+    let log = harness.log();
     let (_, after) = log.split_once("address=127.0.0.1:").unwrap();
     let port: u16 = after.split_once(' ').unwrap().0.parse().unwrap();
-    let token = fs::read_to_string(bed.state().join("http-token")).unwrap();
+    let token = fs::read_to_string(harness.state().join("http-token")).unwrap();
     let body = message.to_string();
     let head = format!(
         "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
@@ -254,31 +256,31 @@ fn post(bed: &Bed, session: &str, message: &Value) -> String {
 
 #[test]
 fn ceiling_change_applies_to_running_daemon() {
-    let bed = Bed::new();
-    bed.configure("rehearsal = true\n");
-    assert!(bed.run(&["serve", "--background", "--http", "127.0.0.1:0"]).status.success());
-    let work = bed.work();
+    let harness = Harness::new();
+    harness.configure("rehearsal = true\n");
+    assert!(harness.run(&["serve", "--background", "--http", "127.0.0.1:0"]).status.success());
+    let work = harness.work();
     let prompt = |name: &str| format!("@rehearse write {name} x");
     let call = |name: &str| {
-        bed.run(&["call", "rehearsal", &prompt(name), "--policy", "off", "--cwd", work.to_str().unwrap()])
+        harness.run(&["call", "rehearsal", &prompt(name), "--policy", "off", "--cwd", work.to_str().unwrap()])
     };
-    let mut host = bed.bridge();
-    host.greet();
+    let mut host = harness.bridge();
+    host.initialize();
     let arguments = |name: &str| json!({ "prompt": prompt(name), "cwd": work, "policy": "off" });
     let request = |name: &str| json!({ "name": "call_rehearsal", "arguments": arguments(name) });
     let mut over_mcp = |name: &str| {
-        host.ask(1, "tools/call", &request(name));
-        host.hear()
+        host.request(1, "tools/call", &request(name));
+        host.receive()
     };
     let client = json!({ "name": "a test", "version": "1" });
     let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client });
     let greeted =
-        post(&bed, "", &json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params }));
+        post(&harness, "", &json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params }));
     let session = greeted.lines().find(|line| line.starts_with("mcp-session-id:")).unwrap();
     let session = format!("{}\r\n", session.trim());
     let over_http = |name: &str| {
         post(
-            &bed,
+            &harness,
             &session,
             &json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": request(name) }),
         )
@@ -286,26 +288,26 @@ fn ceiling_change_applies_to_running_daemon() {
 
     over_mcp("before");
     assert!(work.join("before").exists(), "no ceiling yet");
-    bed.configure("rehearsal = true\n\n[sandbox]\nceiling = \"observe\"\n");
+    harness.configure("rehearsal = true\n\n[sandbox]\nceiling = \"observe\"\n");
     let said = [stderr(&call("cli")), over_mcp("bridge").to_string(), over_http("http")];
     for (name, said) in ["cli", "bridge", "http"].into_iter().zip(said) {
         assert!(!work.join(name).exists(), "{name} is not below the ceiling: {said}");
         assert!(said.contains("the policy is `observe`, not `off`: `sandbox.ceiling`"), "{name}: {said}");
     }
     // The last ceiling that could be read counts.
-    bed.configure("ceilling\n");
+    harness.configure("ceilling\n");
     over_mcp("unreadable");
     assert!(!work.join("unreadable").exists());
     // One that came after the start of the daemon also goes without a restart.
-    bed.configure("rehearsal = true\n");
+    harness.configure("rehearsal = true\n");
     over_mcp("lifted");
     assert!(work.join("lifted").exists());
 }
 
 #[test]
 fn program_in_workspace_is_not_an_agent() {
-    let bed = Bed::new();
-    let work = bed.work();
+    let harness = Harness::new();
+    let work = harness.work();
     // As a confined call would leave it: the next one must not ask it for its version.
     install_claude(&work.join("node_modules/.bin"));
     let asked = work.join("asked");
@@ -314,7 +316,7 @@ fn program_in_workspace_is_not_an_agent() {
     fs::set_permissions(&planted, PermissionsExt::from_mode(0o755)).unwrap();
     let path = format!("{}:/usr/bin:/bin", work.join("node_modules/.bin").display());
     for how in [&["call", "codex"][..], &["call", "codex", "--direct"], &["doctor"]] {
-        let mut command = bed.command(how);
+        let mut command = harness.command(how);
         if how[0] == "call" {
             command.args(["--cwd", work.to_str().unwrap(), "hello"]);
         }
@@ -329,23 +331,24 @@ fn program_in_workspace_is_not_an_agent() {
 #[test]
 fn program_in_earlier_workspace_is_not_an_agent() {
     for direct in [&[][..], &["--direct"]] {
-        let bed = Bed::new();
-        let (earlier, work) = (bed.scratch().join("earlier"), bed.work());
+        let harness = Harness::new();
+        let (earlier, work) = (harness.scratch().join("earlier"), harness.work());
         let bin = earlier.join("node_modules/.bin");
         fs::create_dir_all(&earlier).unwrap();
         let path = format!("{}:/usr/bin:/bin", bin.display());
-        let run =
-            |how: &[&str], cwd: &Path| bed.command(how).current_dir(cwd).env("PATH", &path).output().unwrap();
+        let run = |how: &[&str], cwd: &Path| {
+            harness.command(how).current_dir(cwd).env("PATH", &path).output().unwrap()
+        };
         let output = run(&[&["call", "rehearsal", "hello"], direct].concat(), &earlier);
         assert!(output.status.success(), "{output:?}");
         // A directory of `PATH`, and a link that leads there.
         install_claude(&bin);
-        let linked = bed.scratch().join("linked");
+        let linked = harness.scratch().join("linked");
         fs::create_dir_all(&linked).unwrap();
         std::os::unix::fs::symlink(bin.join("claude"), linked.join("claude")).unwrap();
         let by_link = format!("{}:/usr/bin:/bin", linked.display());
         let output =
-            bed.command(&["call", "claude", "hello"]).current_dir(&work).env("PATH", by_link).output();
+            harness.command(&["call", "claude", "hello"]).current_dir(&work).env("PATH", by_link).output();
         let told = stderr(&output.unwrap());
         assert!(told.contains("claude is only at `"), "{told}");
         for how in [&["call", "claude", "hello"][..], &["call", "claude", "hello", "--direct"], &["doctor"]] {
@@ -360,15 +363,15 @@ fn program_in_earlier_workspace_is_not_an_agent() {
 
 #[test]
 fn program_in_renamed_workspace_is_not_an_agent() {
-    let bed = Bed::new();
-    let (earlier, renamed) = (bed.scratch().join("earlier"), bed.scratch().join("renamed"));
+    let harness = Harness::new();
+    let (earlier, renamed) = (harness.scratch().join("earlier"), harness.scratch().join("renamed"));
     install_claude(&earlier.join("bin"));
-    let output = bed.command(&["call", "rehearsal", "hello"]).current_dir(&earlier).output().unwrap();
+    let output = harness.command(&["call", "rehearsal", "hello"]).current_dir(&earlier).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     fs::rename(&earlier, &renamed).unwrap();
     let path = format!("{}:/usr/bin:/bin", renamed.join("bin").display());
     for how in [&["call", "claude", "hello"][..], &["call", "claude", "hello", "--direct"], &["doctor"]] {
-        let output = bed.command(how).current_dir(bed.work()).env("PATH", &path).output().unwrap();
+        let output = harness.command(how).current_dir(harness.work()).env("PATH", &path).output().unwrap();
         let told = stdout(&output) + &stderr(&output);
         assert!(told.contains("claude is only at `"), "{told}");
     }
@@ -376,12 +379,12 @@ fn program_in_renamed_workspace_is_not_an_agent() {
 
 #[test]
 fn unwritable_directory_stays_trusted() {
-    let bed = Bed::new();
-    let (bin, work) = (bed.scratch().join("bin"), bed.work());
+    let harness = Harness::new();
+    let (bin, work) = (harness.scratch().join("bin"), harness.work());
     install_claude(&bin);
     let path = format!("{}:/usr/bin:/bin", bin.display());
     let run =
-        |how: &[&str], cwd: &Path| bed.command(how).current_dir(cwd).env("PATH", &path).output().unwrap();
+        |how: &[&str], cwd: &Path| harness.command(how).current_dir(cwd).env("PATH", &path).output().unwrap();
     // Refused, and read-only.
     let refused = run(&["call", "claude", "hello"], &bin);
     assert!(stderr(&refused).contains("claude is only at `"), "{refused:?}");
@@ -394,12 +397,12 @@ fn unwritable_directory_stays_trusted() {
 /// No confined agent works there, and most programs of a user lie below.
 #[test]
 fn program_is_found_from_home_directory() {
-    let bed = Bed::new();
-    let person = bed.work();
+    let harness = Harness::new();
+    let person = harness.work();
     install_claude(&person.join(".local/bin"));
     let path = format!("{}:/usr/bin:/bin", person.join(".local/bin").display());
     let run = |how: &[&str]| {
-        let mut command = bed.command(how);
+        let mut command = harness.command(how);
         command.current_dir(&person).env("PATH", &path).env("HOME", &person).output().unwrap()
     };
     let doctor = run(&["doctor"]);

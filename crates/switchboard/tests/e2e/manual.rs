@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use clap::{Arg, Command, CommandFactory};
-use switchboard::cli::Cli;
+use switchboard::cli::CommandLine;
 
-use crate::bed::{Bed, stdout};
+use crate::harness::{Harness, stdout};
 
 /// Where the generated part begins.
 const BEGIN: &str = "<!-- generated: the commands -->\n";
@@ -40,11 +40,11 @@ fn words() -> impl Iterator<Item = &'static str> {
     COMMANDS.iter().flat_map(|name| name.split(' '))
 }
 
-fn reference(bed: &Bed) -> String {
+fn reference(harness: &Harness) -> String {
     let mut text = String::new();
     for name in COMMANDS {
         let words: Vec<&str> = name.split(' ').chain(["--help"]).collect();
-        let help = stdout(&bed.run(&words));
+        let help = stdout(&harness.run(&words));
         let help: Vec<&str> = help.lines().map(str::trim_end).collect();
         writeln!(text, "\n## `switchboard {name}`\n\n```text\n{}\n```", help.join("\n")).unwrap();
     }
@@ -53,11 +53,11 @@ fn reference(bed: &Bed) -> String {
 
 #[test]
 fn cli_reference_matches_help() {
-    let bed = Bed::new();
+    let harness = Harness::new();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
     let text = std::fs::read_to_string(path).unwrap();
     let (words, generated) = text.split_once(BEGIN).unwrap();
-    let reference = reference(&bed);
+    let reference = reference(&harness);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(path, format!("{words}{BEGIN}{reference}")).unwrap();
     } else {
@@ -67,8 +67,8 @@ fn cli_reference_matches_help() {
 
 #[test]
 fn documented_exit_codes_match_help() {
-    let bed = Bed::new();
-    let help = stdout(&bed.run(&["call", "--help"]));
+    let harness = Harness::new();
+    let help = stdout(&harness.run(&["call", "--help"]));
     let (_, table) = help.split_once("Exit codes:\n").unwrap();
     let rows: Vec<String> = table
         .lines()
@@ -83,8 +83,8 @@ fn documented_exit_codes_match_help() {
 
 #[test]
 fn every_command_is_documented() {
-    let bed = Bed::new();
-    let help = stdout(&bed.run(&["--help"]));
+    let harness = Harness::new();
+    let help = stdout(&harness.run(&["--help"]));
     let listed = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
     let listed: Vec<&str> =
         listed.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
@@ -92,12 +92,12 @@ fn every_command_is_documented() {
     missing.retain(|name| !COMMANDS.contains(name));
     assert_eq!(missing, Vec::<&str>::new(), "the reference lacks them");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = stdout(&bed.run(&["completions", shell]));
+        let script = stdout(&harness.run(&["completions", shell]));
         assert!(words().all(|name| script.contains(name)), "{shell}");
     }
-    assert!(stdout(&bed.run(&["man"])).contains(".TH switchboard 1"));
-    let folder = bed.scratch().join("man");
-    assert!(bed.run(&["man", "--out", folder.to_str().unwrap()]).status.success());
+    assert!(stdout(&harness.run(&["man"])).contains(".TH switchboard 1"));
+    let folder = harness.scratch().join("man");
+    assert!(harness.run(&["man", "--out", folder.to_str().unwrap()]).status.success());
     for name in COMMANDS {
         assert!(folder.join(format!("switchboard-{}.1", name.replace(' ', "-"))).is_file(), "{name}");
     }
@@ -117,7 +117,7 @@ fn long_summaries(command: &Command) -> Vec<String> {
 
 #[test]
 fn help_summaries_fit_80_characters() {
-    let command = Cli::command();
+    let command = CommandLine::command();
     assert!(command.get_subcommands().count() >= 19);
     assert_eq!(long_summaries(&command), Vec::<String>::new());
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Host, stderr};
+use crate::harness::{Harness, TestHost, stderr};
 
 /// Longer than anything takes on a busy machine; a test that needs it has failed.
-const AT_MOST: Duration = Duration::from_mins(1);
+const EXIT_TIMEOUT: Duration = Duration::from_mins(1);
 /// Who would be told too early is told within this; a busy machine can only hide it.
 const A_WHILE: Duration = Duration::from_millis(300);
 
@@ -22,15 +22,15 @@ struct Gate(PathBuf);
 
 impl Gate {
     /// A daemon on such a disk, which takes all for now.
-    fn before(bed: &Bed) -> Self {
-        let (gate, library) = (bed.scratch().join("gate"), bed.scratch().join("gate.so"));
+    fn before(harness: &Harness) -> Self {
+        let (gate, library) = (harness.scratch().join("gate"), harness.scratch().join("gate.so"));
         fs::create_dir(&gate).unwrap();
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/front/gate.c");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/gate.c");
         let made =
             Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).output().unwrap();
         assert!(made.status.success(), "{}", stderr(&made));
-        bed.configure("rehearsal = true\n\n[sandbox]\npolicy = \"off\"\n");
-        let mut daemon = bed.command(&["serve", "--background"]);
+        harness.configure("rehearsal = true\n\n[sandbox]\npolicy = \"off\"\n");
+        let mut daemon = harness.command(&["serve", "--background"]);
         let started =
             daemon.env("LD_PRELOAD", &library).env("SWITCHBOARD_TEST_GATE", &gate).output().unwrap();
         assert!(started.status.success(), "{}", stderr(&started));
@@ -51,56 +51,56 @@ impl Gate {
 
     /// Waits until so many syncs were held.
     fn has_held(&self, count: u64) {
-        let give_up_at = Instant::now() + AT_MOST;
+        let give_up_at = Instant::now() + EXIT_TIMEOUT;
         while fs::metadata(self.0.join("held")).map_or(0, |held| held.len()) < count {
-            assert!(Instant::now() < give_up_at, "no sync {count} within {AT_MOST:?}");
+            assert!(Instant::now() < give_up_at, "no sync {count} within {EXIT_TIMEOUT:?}");
             thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-fn greeted(bed: &Bed) -> Host {
-    let mut host = bed.bridge();
-    host.greet();
+fn greeted(harness: &Harness) -> TestHost {
+    let mut host = harness.bridge();
+    host.initialize();
     host
 }
 
-fn ask(host: &mut Host, id: u64, tool: &str, arguments: &Value) {
-    host.ask(id, "tools/call", &json!({ "name": tool, "arguments": arguments }));
+fn ask(host: &mut TestHost, id: u64, tool: &str, arguments: &Value) {
+    host.request(id, "tools/call", &json!({ "name": tool, "arguments": arguments }));
 }
 
-fn answer(host: &mut Host, id: u64) -> Value {
-    let message = host.hear();
+fn answer(host: &mut TestHost, id: u64) -> Value {
+    let message = host.receive();
     assert_eq!(message["id"], id, "{message}");
     message["result"]["structuredContent"].clone()
 }
 
 #[test]
 fn nothing_starts_or_replies_before_fsync() {
-    let bed = Bed::new();
-    let gate = Gate::before(&bed);
-    let (mut caller, mut other) = (greeted(&bed), greeted(&bed));
-    let begun = bed.scratch().join("begun");
+    let harness = Harness::new();
+    let gate = Gate::before(&harness);
+    let (mut caller, mut other) = (greeted(&harness), greeted(&harness));
+    let begun = harness.scratch().join("begun");
     let prompt =
         format!("@rehearse pidfile {}\n@rehearse spawn same-group\n@rehearse answer done\n", begun.display());
 
     gate.shut();
-    ask(&mut caller, 1, "call_rehearsal", &json!({ "prompt": prompt, "cwd": bed.scratch() }));
+    ask(&mut caller, 1, "call_rehearsal", &json!({ "prompt": prompt, "cwd": harness.scratch() }));
     gate.has_held(1);
-    assert!(caller.is_silent_for(A_WHILE));
+    assert!(caller.receives_nothing_for(A_WHILE));
     assert!(!begun.exists(), "its agent runs before the disk has the call");
 
     gate.let_one_pass();
     gate.has_held(2);
     assert!(begun.exists(), "the disk has the call, and its end is on its way there");
-    let job = fs::read_dir(bed.state().join("jobs")).unwrap().next().unwrap().unwrap().file_name();
+    let job = fs::read_dir(harness.state().join("jobs")).unwrap().next().unwrap().unwrap().file_name();
     let job = job.to_str().unwrap();
     // Whoever asks in whatever way: nobody hears of an end that a power cut could still take.
     ask(&mut other, 2, "call_status", &json!({ "job_id": job }));
-    let mut waiting = greeted(&bed);
+    let mut waiting = greeted(&harness);
     ask(&mut waiting, 3, "call_wait", &json!({ "job_ids": [job] }));
-    assert!(caller.is_silent_for(A_WHILE) && waiting.is_silent_for(A_WHILE));
-    assert!(other.is_silent_for(A_WHILE) || answer(&mut other, 2)["status"] == "running");
+    assert!(caller.receives_nothing_for(A_WHILE) && waiting.receives_nothing_for(A_WHILE));
+    assert!(other.receives_nothing_for(A_WHILE) || answer(&mut other, 2)["status"] == "running");
 
     gate.open();
     let told = answer(&mut caller, 1);

@@ -1,11 +1,10 @@
-//! A home of its own for a test, the programs in it, and nothing left of them afterwards.
+//! A private Switchboard home for a test, with its daemon and hosts. Kills the daemon on drop.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use model_api::cli::{Agent, Cli};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,26 +14,23 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long a test waits for something.
-const LONGEST_WAIT: Duration = Duration::from_mins(2);
+/// Bounds every wait for a process. Longer than any step takes on a busy machine.
+pub const EXIT_TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// Longer than anything takes on a busy machine; a test that needs it has failed.
-pub const AT_MOST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
-
-pub struct Bed {
+pub struct Harness {
     root: TempDir,
     pub home: PathBuf,
 }
 
-impl Bed {
+impl Harness {
     pub fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let home = root.path().join("home");
         Self { root, home }
     }
 
-    /// With a home so deep that no socket's address could name it.
-    pub fn deep() -> Self {
+    /// Creates a home whose path exceeds `sun_path`.
+    pub fn with_deep_home() -> Self {
         let root = tempfile::tempdir().unwrap();
         let home = root.path().join("x".repeat(120)).join("y".repeat(120));
         Self { root, home }
@@ -44,7 +40,7 @@ impl Bed {
         self.root.path()
     }
 
-    /// A directory for agents. Beside the state and not around it: without namespaces such a workspace is refused.
+    /// Creates a working directory for agents. It does not contain the state directory: without namespaces, that would be rejected.
     pub fn work(&self) -> PathBuf {
         let work = self.scratch().join("work");
         fs::create_dir_all(&work).unwrap();
@@ -70,15 +66,15 @@ impl Bed {
         self.command(args).output().unwrap()
     }
 
-    /// The daemon that runs, started here when there is none.
+    /// Returns the running daemon, and starts one if there is none.
     pub fn daemon(&self) -> Daemon {
         let output = self.run(&["serve", "--background"]);
         assert!(output.status.success(), "{output:?}");
-        self.running().unwrap()
+        self.running_daemon().unwrap()
     }
 
-    /// The daemon that holds the lock now.
-    pub fn running(&self) -> Option<Daemon> {
+    /// Returns the daemon that holds the lock.
+    pub fn running_daemon(&self) -> Option<Daemon> {
         let mut lock = OpenOptions::new().read(true).open(self.state().join("daemon.lock")).ok()?;
         if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() {
             return None;
@@ -95,19 +91,19 @@ impl Bed {
         fs::read_to_string(self.state().join("logs/daemon.log")).unwrap_or_default()
     }
 
-    /// How many daemons of this home have said that they are ready.
-    pub fn ready(&self) -> usize {
+    /// Returns how many daemons of this home became ready.
+    pub fn ready_count(&self) -> usize {
         self.log().matches("INFO switchboard::daemon: ready").count()
     }
 
-    pub fn bridge(&self) -> Host {
-        Host::start(self.command(&["mcp"]))
+    pub fn bridge(&self) -> TestHost {
+        TestHost::start(self.command(&["mcp"]))
     }
 }
 
-impl Drop for Bed {
+impl Drop for Harness {
     fn drop(&mut self) {
-        if let Some(daemon) = self.running() {
+        if let Some(daemon) = self.running_daemon() {
             daemon.signal(Signal::KILL);
             daemon.wait();
         }
@@ -125,12 +121,12 @@ impl Daemon {
         kill_process(self.pid, signal).unwrap();
     }
 
-    /// Waits until it is gone.
+    /// Waits until the daemon has exited.
     pub fn wait(&self) {
         assert_eq!(
-            poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&AT_MOST)),
+            poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&EXIT_TIMEOUT)),
             Ok(1),
-            "it is still there"
+            "still running"
         );
     }
 
@@ -140,14 +136,14 @@ impl Daemon {
     }
 }
 
-/// An MCP host that has started a bridge.
-pub struct Host {
+/// An MCP host with a bridge.
+pub struct TestHost {
     pub child: Child,
     pub input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
-impl Host {
+impl TestHost {
     pub fn start(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -155,45 +151,45 @@ impl Host {
         Self { input: child.stdin.take(), output, child }
     }
 
-    pub fn say_bytes(&mut self, bytes: &[u8]) {
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
         self.input.as_mut().unwrap().write_all(bytes).unwrap();
     }
 
-    pub fn say(&mut self, message: &Value) {
-        self.say_bytes(format!("{message}\n").as_bytes());
+    pub fn send(&mut self, message: &Value) {
+        self.send_bytes(format!("{message}\n").as_bytes());
     }
 
-    pub fn ask(&mut self, id: impl Into<Value>, method: &str, params: &Value) {
-        self.say(&json!({"jsonrpc": "2.0", "id": id.into(), "method": method, "params": params}));
+    pub fn request(&mut self, id: impl Into<Value>, method: &str, params: &Value) {
+        self.send(&json!({"jsonrpc": "2.0", "id": id.into(), "method": method, "params": params}));
     }
 
-    /// The next line, which is JSON: nothing else is ever on stdout.
-    pub fn hear(&mut self) -> Value {
+    /// Receives the next message. stdout contains nothing but JSON lines.
+    pub fn receive(&mut self) -> Value {
         let mut line = Vec::new();
         self.output.read_until(b'\n', &mut line).unwrap();
         serde_json::from_slice(&line)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&line)))
     }
 
-    /// Whether nothing is said to it for so long.
-    pub fn is_silent_for(&self, time: Duration) -> bool {
+    /// Returns whether no message arrives within a time.
+    pub fn receives_nothing_for(&self, time: Duration) -> bool {
         let time = Timespec::try_from(time).unwrap();
-        let said = PollFd::new(self.output.get_ref(), PollFlags::IN);
-        self.output.buffer().is_empty() && poll(&mut [said], Some(&time)) == Ok(0)
+        let output = PollFd::new(self.output.get_ref(), PollFlags::IN);
+        self.output.buffer().is_empty() && poll(&mut [output], Some(&time)) == Ok(0)
     }
 
-    /// Greets as hosts do.
-    pub fn greet(&mut self) {
+    /// Sends `initialize` and `notifications/initialized`.
+    pub fn initialize(&mut self) {
         let client = json!({"name": "a test", "version": "1"});
         let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client});
-        self.ask(0, "initialize", &params);
-        let answer = self.hear();
+        self.request(0, "initialize", &params);
+        let answer = self.receive();
         assert!(answer["id"] == 0 && answer["result"].is_object(), "{answer}");
-        self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
     }
 
-    /// Closes all its ends at once, as the kernel does for a host that is killed, and waits until the bridge has ended by itself.
-    pub fn hang_up(mut self) {
+    /// Closes all pipes at once, as the kernel does for a killed host, and waits until the bridge exits.
+    pub fn disconnect(mut self) {
         drop(self.input.take());
         drop(self.child.stderr.take());
         self.output = BufReader::new(ChildStdout::from(OwnedFd::from(File::open("/dev/null").unwrap())));
@@ -201,31 +197,22 @@ impl Host {
     }
 
     pub fn ping(&mut self, id: u64) -> Value {
-        self.ask(id, "ping", &json!({}));
-        self.hear()
+        self.request(id, "ping", &json!({}));
+        self.receive()
     }
 
-    /// Closes its end; what the bridge said besides, on stdout and on stderr.
-    pub fn end(mut self) -> (String, String) {
+    /// Closes stdin and returns the remaining stdout and the stderr of the bridge.
+    pub fn finish(mut self) -> (String, String) {
         drop(self.input.take());
-        let (mut rest, mut aside) = (String::new(), String::new());
-        self.output.read_to_string(&mut rest).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut aside).unwrap();
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        self.output.read_to_string(&mut stdout).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         assert!(self.child.wait().unwrap().success());
-        (rest, aside)
+        (stdout, stderr)
     }
 }
 
-/// Waits until something holds, longer than anything takes on a busy machine; a test that needs all of it has failed.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let give_up_at = Instant::now() + LONGEST_WAIT;
-    while !holds() {
-        assert!(Instant::now() < give_up_at, "{what}: not within {LONGEST_WAIT:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-impl Drop for Host {
+impl Drop for TestHost {
     fn drop(&mut self) {
         drop(self.input.take());
         let _ = self.child.kill();
@@ -241,11 +228,11 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Holds the daemon's lock as a daemon that a test plays does.
-pub fn hold_lock(bed: &Bed) -> File {
+/// Holds the daemon's lock for a fake daemon.
+pub fn hold_lock(harness: &Harness) -> File {
     use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(bed.state()).unwrap();
-    let lock = File::create(bed.state().join("daemon.lock")).unwrap();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(harness.state()).unwrap();
+    let lock = File::create(harness.state().join("daemon.lock")).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
     lock
 }

@@ -6,18 +6,18 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, hold_lock};
+use crate::harness::{Harness, hold_lock};
 
-pub struct Played {
+pub struct FakeDaemon {
     listener: UnixListener,
     _lock: File,
 }
 
-impl Played {
+impl FakeDaemon {
     /// Takes the daemon's place in a home.
-    pub fn at(bed: &Bed) -> Self {
-        let mut lock = hold_lock(bed);
-        let socket = bed.scratch().join("played.sock");
+    pub fn new(harness: &Harness) -> Self {
+        let mut lock = hold_lock(harness);
+        let socket = harness.scratch().join("played.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let holder = json!({"pid": std::process::id(), "version": "0.0.0", "socket": socket});
         lock.write_all(holder.to_string().as_bytes()).unwrap();
@@ -33,8 +33,8 @@ impl Played {
         let (writer, _) = self.listener.accept().unwrap();
         let mut line =
             Line { reader: BufReader::new(writer.try_clone().unwrap()), writer, hello: Value::Null };
-        line.hello = line.hear();
-        line.say(
+        line.hello = line.receive();
+        line.send(
             &json!({"switchboard": {"protocol": protocol, "version": version, "pid": 1, "owner": "played"}}),
         );
         line
@@ -49,36 +49,36 @@ pub struct Line {
 }
 
 impl Line {
-    pub fn hear_bytes(&mut self) -> Vec<u8> {
+    pub fn receive_bytes(&mut self) -> Vec<u8> {
         let mut line = Vec::new();
         self.reader.read_until(b'\n', &mut line).unwrap();
         line
     }
 
-    pub fn hear(&mut self) -> Value {
-        let line = self.hear_bytes();
+    pub fn receive(&mut self) -> Value {
+        let line = self.receive_bytes();
         serde_json::from_slice(&line)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&line)))
     }
 
-    pub fn say_bytes(&mut self, bytes: &[u8]) {
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
         self.writer.write_all(bytes).unwrap();
     }
 
-    pub fn say(&mut self, message: &Value) {
-        self.say_bytes(format!("{message}\n").as_bytes());
+    pub fn send(&mut self, message: &Value) {
+        self.send_bytes(format!("{message}\n").as_bytes());
     }
 
     pub fn answer(&mut self, id: &Value, result: &Value) {
-        self.say(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
     /// Hears a greeting of MCP out.
-    pub fn greet(&mut self) {
-        let initialize = self.hear();
+    pub fn initialize(&mut self) {
+        let initialize = self.receive();
         assert_eq!(initialize["method"], "initialize");
         self.answer(&initialize["id"], &json!({"protocolVersion": "2025-06-18"}));
-        assert_eq!(self.hear()["method"], "notifications/initialized");
+        assert_eq!(self.receive()["method"], "notifications/initialized");
     }
 
     /// Whether the other side has closed its end.

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use testkit::eventually;
 
 use model::{RunState, RunStatus};
 use model_api::cli::{Agent, Cli};
@@ -14,11 +15,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::bed::{Bed, eventually, newest, stderr, stdout};
+use crate::harness::{Harness, newest, stderr, stdout};
 
 /// A user with one agent in `PATH`, which talks to a scripted model.
 struct User {
-    bed: Bed,
+    harness: Harness,
     cli: Cli,
     environment: Vec<(String, String)>,
     api: ModelApi,
@@ -30,9 +31,9 @@ impl User {
     /// Returns none when the agent is not installed.
     fn new(agent: Agent, script: Script) -> Option<Self> {
         let cli = newest(agent)?;
-        let bed = Bed::new();
-        bed.configure("pass_env = [\"SCRIPTED_KEY\"]\n\n[limits]\nat_once = 1\n");
-        let person = bed.scratch().join("person");
+        let harness = Harness::new();
+        harness.configure("pass_env = [\"SCRIPTED_KEY\"]\n\n[limits]\nat_once = 1\n");
+        let person = harness.scratch().join("person");
         fs::create_dir(&person).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -40,20 +41,20 @@ impl User {
         let mut environment = cli.environment(&api, &person).unwrap();
         environment.retain(|(name, _)| name != "PATH");
         environment
-            .push(("PATH".to_owned(), format!("{}:/usr/bin:/bin", bed.scratch().join("bin").display())));
-        Some(Self { bed, cli, environment, api, _runtime: runtime })
+            .push(("PATH".to_owned(), format!("{}:/usr/bin:/bin", harness.scratch().join("bin").display())));
+        Some(Self { harness, cli, environment, api, _runtime: runtime })
     }
 
     fn install_agent(&self) {
-        let bin = self.bed.scratch().join("bin");
+        let bin = self.harness.scratch().join("bin");
         fs::create_dir(&bin).unwrap();
         std::os::unix::fs::symlink(&self.cli.program, bin.join(self.cli.agent.name())).unwrap();
     }
 
     fn command(&self, prompt: &str, more: &[&str]) -> Command {
-        let work = self.bed.work();
+        let work = self.harness.work();
         let args = ["call", self.cli.agent.name(), prompt, "--cwd", work.to_str().unwrap()];
-        let mut command = self.bed.command(&[&args, more].concat());
+        let mut command = self.harness.command(&[&args, more].concat());
         command.envs(self.environment.iter().cloned());
         command
     }
@@ -71,7 +72,7 @@ impl User {
     /// Lets the agent retry as it does for a user; the tests' own configuration retries nothing.
     fn allow_retries(&mut self) {
         self.environment.retain(|(name, _)| name != "CLAUDE_CODE_MAX_RETRIES");
-        let person = self.bed.scratch().join("person");
+        let person = self.harness.scratch().join("person");
         let edits = [
             (".codex/config.toml", "request_max_retries = 0\nstream_max_retries = 0\n", ""),
             (".gemini/settings.json", "\"maxAttempts\": 1", "\"maxAttempts\": 10"),
@@ -90,10 +91,10 @@ impl User {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         assert!(lines.any(|line| line.contains(reason)), "no line with `{reason}`");
-        fs::write(self.bed.work().join("release"), "").unwrap();
+        fs::write(self.harness.work().join("release"), "").unwrap();
         let job = lines.find_map(|line| Some(line.strip_prefix("job: ")?.to_owned())).unwrap();
         assert!(child.wait().unwrap().success());
-        answer(&stdout(&self.bed.run(&["status", &job, "--json"])))
+        answer(&stdout(&self.harness.run(&["status", &job, "--json"])))
     }
 }
 
@@ -158,17 +159,17 @@ fn logs_print_tools_of_lost_run_first() {
     user.install_agent();
     let output = user.command("Work.", &["--background"]).output().unwrap();
     let id = stdout(&output).trim().to_owned();
-    eventually("the command runs", || user.bed.work().join("started").exists());
-    let run = user.bed.state().join("jobs").join(&id).join("runs/1/status.json");
+    eventually("the command runs", || user.harness.work().join("started").exists());
+    let run = user.harness.state().join("jobs").join(&id).join("runs/1/status.json");
     let status: RunStatus = serde_json::from_slice(&fs::read(run).unwrap()).unwrap();
     kill_process(Pid::from_raw(status.supervisor.pid).unwrap(), Signal::KILL).unwrap();
 
-    let waited = answer(&stdout(&user.bed.run(&["wait", &id, "--json"])));
+    let waited = answer(&stdout(&user.harness.run(&["wait", &id, "--json"])));
     let note = waited[0]["note"].as_str().unwrap_or_default();
     assert!(note.contains("time, tokens, turns and cost of lost runs are not included"), "{waited}");
-    let logs = user.bed.scratch().join("logs");
+    let logs = user.harness.scratch().join("logs");
     let file = fs::File::create(&logs).unwrap();
-    let mut command = user.bed.command(&["logs", &id]);
+    let mut command = user.harness.command(&["logs", &id]);
     command.stdout(file.try_clone().unwrap()).stderr(file);
     assert!(command.status().unwrap().success());
     let logs = fs::read_to_string(logs).unwrap();
@@ -192,7 +193,7 @@ fn removed_agent_is_not_restarted() {
     user.install_agent();
     let (first, _) = user.call("First question.", &[]);
     assert_eq!(first["status"], "completed", "{first}");
-    fs::remove_file(user.bed.scratch().join("bin/claude")).unwrap();
+    fs::remove_file(user.harness.scratch().join("bin/claude")).unwrap();
     let output = user.command("Second question.", &[]).output().unwrap();
     assert!(stderr(&output).contains("claude CLI not found"), "{output:?}");
 }
@@ -229,8 +230,8 @@ fn rejected_login_of_gemini_is_reported_early() {
 fn agent_installed_after_first_call_is_found() {
     for agent in Agent::ALL {
         let Some(user) = User::new(agent, Script::text("Answered.")) else { continue };
-        assert!(user.bed.run(&["call", "rehearsal", "Hello"]).status.success());
-        let daemon = user.bed.running().unwrap().pid;
+        assert!(user.harness.run(&["call", "rehearsal", "Hello"]).status.success());
+        let daemon = user.harness.running_daemon().unwrap().pid;
         let output = user.command("Say hello.", &[]).output().unwrap();
         assert_eq!(output.status.code(), Some(5), "{output:?}");
         user.install_agent();
@@ -240,7 +241,7 @@ fn agent_installed_after_first_call_is_found() {
             (&"completed".into(), &"Answered.".into()),
             "{output:?}"
         );
-        assert_eq!(user.bed.running().unwrap().pid, daemon, "the same daemon");
+        assert_eq!(user.harness.running_daemon().unwrap().pid, daemon, "the same daemon");
     }
 }
 
@@ -259,7 +260,7 @@ const BUSY: &str = "Working.\n$ while [ ! -e release ]; do sleep 0.1; done";
 #[test]
 fn session_wait_is_reported_and_not_counted() {
     let Some(user) = User::new(Agent::Claude, Script::obey()) else { return };
-    user.bed.configure("[limits]\nat_once = 2\n");
+    user.harness.configure("[limits]\nat_once = 2\n");
     user.install_agent();
     let (first, _) = user.call("Hello.", &[]);
     let session = first["session_id"].as_str().unwrap();

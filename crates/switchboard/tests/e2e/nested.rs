@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::bed::{Bed, stderr, stdout};
+use crate::harness::{Harness, stderr, stdout};
 
 /// Makes an agent that runs a shell command when its prompt starts with `sh:`, and is the scripted one otherwise. Its answer is what the
 /// command prints.
-fn install_shell_agent(bed: &Bed, more: &str) {
-    let program = bed.scratch().join("shell-agent");
+fn install_shell_agent(harness: &Harness, more: &str) {
+    let program = harness.scratch().join("shell-agent");
     let rehearsal = env!("CARGO_BIN_EXE_rehearsal");
     let script = format!(
         r#"#!/bin/sh
@@ -23,38 +23,38 @@ esac
     );
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    bed.configure(&format!("{more}\n[programs]\nrehearsal = \"{}\"\n", program.display()));
+    harness.configure(&format!("{more}\n[programs]\nrehearsal = \"{}\"\n", program.display()));
 }
 
 /// A shell command that places a call without a policy.
-fn nested_call(bed: &Bed) -> String {
-    let (home, program) = (bed.home.display(), env!("CARGO_BIN_EXE_switchboard"));
+fn nested_call(harness: &Harness) -> String {
+    let (home, program) = (harness.home.display(), env!("CARGO_BIN_EXE_switchboard"));
     let inner = "@rehearse answer inner";
     format!("env -i SWITCHBOARD_HOME={home} {program} call rehearsal --policy off \"{inner}\"")
 }
 
 #[test]
 fn nested_call_uses_slot_of_parent() {
-    let bed = Bed::new();
-    install_shell_agent(&bed, "[limits]\nat_once = 1");
-    let prompt = format!("sh:{}", nested_call(&bed));
-    let output = bed.run(&["call", "rehearsal", "--policy", "off", &prompt]);
+    let harness = Harness::new();
+    install_shell_agent(&harness, "[limits]\nat_once = 1");
+    let prompt = format!("sh:{}", nested_call(&harness));
+    let output = harness.run(&["call", "rehearsal", "--policy", "off", &prompt]);
     assert!(stdout(&output).starts_with("inner"), "{output:?}");
 }
 
 /// A sandbox sets the bit; the shell above has the variable of a run.
 #[test]
 fn process_of_sandboxed_run_is_rejected() {
-    let bed = Bed::new();
-    bed.daemon();
+    let harness = Harness::new();
+    harness.daemon();
     let call = |prefix: &str| {
         let mut command = Command::new("sh");
         command
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
-            .env("SWITCHBOARD_HOME", &bed.home)
+            .env("SWITCHBOARD_HOME", &harness.home)
             .env("SWITCHBOARD_RUN_ID", "0190a3b400004000800000000000000a")
-            .args(["-c", &format!("{prefix} {}; exit $?", nested_call(&bed))]);
+            .args(["-c", &format!("{prefix} {}; exit $?", nested_call(&harness))]);
         command.output().unwrap()
     };
     assert_eq!(stdout(&call("")), "inner\n");
@@ -67,13 +67,13 @@ fn process_of_sandboxed_run_is_rejected() {
 
 #[test]
 fn error_inside_call_has_hint() {
-    let bed = Bed::new();
+    let harness = Harness::new();
     let call = |prefix: &[&str]| {
         let mut command = Command::new(prefix[0]);
         command.args(&prefix[1..]).arg(env!("CARGO_BIN_EXE_switchboard")).args(["call", "rehearsal", "x"]);
         let variables =
             [("PATH", "/usr/bin:/bin"), ("SWITCHBOARD_RUN_ID", "0190a3b400004000800000000000000a")];
-        command.env_clear().env("SWITCHBOARD_HOME", &bed.home).envs(variables);
+        command.env_clear().env("SWITCHBOARD_HOME", &harness.home).envs(variables);
         stderr(&command.output().unwrap())
     };
     // A sandbox hides the daemon, whether it runs or not.
@@ -90,8 +90,8 @@ fn error_inside_call_has_hint() {
 /// A child that exits leaves its connection to its parent; its number says nothing about who speaks then.
 #[test]
 fn connection_of_exited_process_is_rejected() {
-    let bed = Bed::new();
-    let daemon = bed.daemon();
+    let harness = Harness::new();
+    let daemon = harness.daemon();
     // The daemon accepts the connection only after the process that made it has exited.
     let script = format!(
         "import os, signal, socket\n\
@@ -121,19 +121,19 @@ except urllib.error.HTTPError as error: print(error.code, error.read().decode())
 const CONFINED: &str = "the daemon does not serve processes inside a sandboxed call";
 
 /// Starts a daemon with an HTTP server, and returns the address and the token.
-fn serve_http(bed: &Bed) -> (String, String) {
-    let started = stdout(&bed.run(&["serve", "--background", "--http", "127.0.0.1:0"]));
+fn serve_http(harness: &Harness) -> (String, String) {
+    let started = stdout(&harness.run(&["serve", "--background", "--http", "127.0.0.1:0"]));
     let url = started.split_ascii_whitespace().find(|word| word.starts_with("http://")).unwrap();
-    (url.to_owned(), fs::read_to_string(bed.state().join("http-token")).unwrap())
+    (url.to_owned(), fs::read_to_string(harness.state().join("http-token")).unwrap())
 }
 
 /// A token in the agent's own configuration gives a confined agent no more rights than it has. Clients outside are served while it runs.
 #[test]
 fn http_client_in_sandboxed_run_is_rejected() {
-    let bed = Bed::new();
-    let (url, token) = serve_http(&bed);
-    let work = bed.work();
-    let placed = bed.run(&[
+    let harness = Harness::new();
+    let (url, token) = serve_http(&harness);
+    let work = harness.work();
+    let placed = harness.run(&[
         "call",
         "rehearsal",
         "--background",
@@ -142,7 +142,7 @@ fn http_client_in_sandboxed_run_is_rejected() {
         "@rehearse say up\n@rehearse hang",
     ]);
     let job = stdout(&placed);
-    let is_up = || stdout(&bed.run(&["logs", job.trim()])).contains("up");
+    let is_up = || stdout(&harness.run(&["logs", job.trim()])).contains("up");
     while !is_up() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
@@ -161,20 +161,20 @@ fn http_client_in_sandboxed_run_is_rejected() {
         assert!(!said.is_empty());
         assert_eq!(said.starts_with("403") && said.contains(CONFINED), is_refused, "{said}");
     }
-    assert!(bed.run(&["cancel", job.trim()]).status.success());
+    assert!(harness.run(&["cancel", job.trim()]).status.success());
 }
 
 #[test]
 fn sandboxed_agent_with_http_token_is_rejected() {
-    let bed = Bed::new();
-    install_shell_agent(&bed, "");
-    let (url, token) = serve_http(&bed);
-    fs::write(bed.work().join("client.py"), HTTP_CLIENT).unwrap();
+    let harness = Harness::new();
+    install_shell_agent(&harness, "");
+    let (url, token) = serve_http(&harness);
+    fs::write(harness.work().join("client.py"), HTTP_CLIENT).unwrap();
     let prompt = format!("sh:python3 client.py {url} {token}");
     for (policy, is_refused) in [("workspace", true), ("off", false)] {
-        let work = bed.work();
+        let work = harness.work();
         let output =
-            bed.run(&["call", "rehearsal", "--policy", policy, "--cwd", work.to_str().unwrap(), &prompt]);
+            harness.run(&["call", "rehearsal", "--policy", policy, "--cwd", work.to_str().unwrap(), &prompt]);
         let said = stdout(&output);
         assert!(said.starts_with('4'), "{output:?}");
         assert_eq!(said.contains(CONFINED), is_refused, "{said}");
@@ -187,19 +187,19 @@ fn sandboxed_agent_without_namespaces_cannot_call() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let bed = Bed::new();
-    install_shell_agent(&bed, "");
-    let prompt = format!("sh:{}; echo done", nested_call(&bed));
+    let harness = Harness::new();
+    install_shell_agent(&harness, "");
+    let prompt = format!("sh:{}; echo done", nested_call(&harness));
     let without_bubblewrap = "mount --bind /dev/null /usr/bin/bwrap 2>/dev/null; exec \"$0\" \"$@\"";
     let mut command = Command::new("unshare");
     command
         .args(["--mount", "sh", "-c", without_bubblewrap, env!("CARGO_BIN_EXE_switchboard")])
         .args(["call", "rehearsal", "--policy", "workspace", "--cwd"])
-        .arg(bed.work())
+        .arg(harness.work())
         .arg(&prompt)
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
-        .env("SWITCHBOARD_HOME", &bed.home);
+        .env("SWITCHBOARD_HOME", &harness.home);
     let output = command.output().unwrap();
     if stderr(&output).contains("unshare failed") {
         return;
