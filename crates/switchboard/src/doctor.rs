@@ -80,7 +80,7 @@ pub fn list_agents(args: &cli::Checkup) -> Result<ExitCode, CommandFailure> {
         ]
     };
     let rows: Vec<Vec<String>> = checkup.agents.iter().map(row).collect();
-    let heads = ["AGENT", "VERSION", "READY", "WHAT TO DO"];
+    let heads = ["AGENT", "VERSION", "READY", "HINT"];
     output::line(&style::table(&heads, &rows, style::stdout_width()).join("\n"));
     Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -104,28 +104,26 @@ fn print_sandbox(sandbox: &Result<ProvenSandbox, Finding>) {
     match sandbox {
         Ok(ProvenSandbox { made_of, namespaces, counts_processes, proof, .. }) => {
             let stopped = proof.escapes.iter().filter(|escape| escape.stopped).count();
-            let holds = if *namespaces { "holds" } else { "holds in part" };
-            output::line(&format!(
-                "sandbox: {holds}, by {made_of}; {stopped} ways out were tried and stopped"
-            ));
+            let enforced = if *namespaces { "enforced" } else { "partly enforced" };
+            output::line(&format!("sandbox: {enforced} by {made_of}; {stopped} escape attempts blocked"));
             if !namespaces {
                 print_finding(&note(
-                    "without namespaces, protected paths can be written, and sockets and other processes can be seen",
-                    "install bubblewrap, and let this user make user namespaces; docs/sandbox.md has the table",
+                    "without namespaces, protected paths are writable, and sockets and other processes are visible",
+                    "install bubblewrap and enable user namespaces for this user; see docs/sandbox.md",
                 ));
             }
             if !counts_processes {
                 print_finding(&Finding {
-                    problem: "it does not bound the number of processes: the kernel does not hold root to one".to_owned(),
-                    remedy: "call agents as an ordinary user, or delegate a cgroup (version 2) that counts processes; \
-                             `--require` refuses only a number that the configuration names"
+                    problem: "the process limit is not enforced: RLIMIT_NPROC does not apply to root".to_owned(),
+                    remedy: "call agents as an ordinary user, or delegate a cgroup (v2) with the pids controller; \
+                             `--require` rejects a call only if the configuration sets a limit"
                         .to_owned(),
                     blocks: false,
                 });
             }
         }
         Err(finding) => {
-            output::line("sandbox: agents cannot be confined as policies require");
+            output::line("sandbox: policies cannot be enforced");
             print_finding(finding);
         }
     }

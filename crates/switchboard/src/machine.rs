@@ -187,6 +187,6 @@ pub fn describe_login(agent: &AgentCheck) -> &'static str {
         Login::ByVariable => ", key in the environment",
         Login::ByFile | Login::ByItsWord => ", logged in",
         Login::LoggedOut => "",
-        Login::Unknown => ", login cannot be told",
+        Login::Unknown => ", login unknown",
     }
 }

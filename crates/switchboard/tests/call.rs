@@ -1,5 +1,5 @@
-//! The installed programs together: a call placed by a person without the daemon (`--direct`), with the real executables.
-//! Calls that the daemon runs are in `tests/e2e/calls.rs`.
+//! The installed programs together: a call without the daemon (`--direct`), with the real executables.
+//! Calls through the daemon are in `tests/e2e/calls.rs`.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 use std::fs;
@@ -191,7 +191,7 @@ fn missing_agent_error_has_install_hint() {
     assert!(text.contains("hint: install it with `npm install -g @anthropic-ai/claude-code`"), "{text}");
 }
 
-/// A program in the agent's place that prints a recorded transcript.
+/// Creates an agent program that prints a recorded transcript.
 fn playing_back(home: &TempDir, agent: &str, transcript: &str) -> Output {
     // Not below the configuration, which agents do not see.
     let programs = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ fn doctor_fails_if_no_agent_is_ready() {
     }
 }
 
-/// Puts a `claude` into a directory that answers the questions of the doctor, and asks it.
+/// Creates a `claude` that answers the checks of the doctor, and runs the doctor.
 fn doctor_with_claude_in(home: &TempDir, bin: &Path) -> Output {
     fs::create_dir_all(bin).unwrap();
     let script = "#!/bin/sh\ncase $1 in --version) echo '2.1.325 (Claude Code)';; *) echo '  --session-id <uuid>  x';; esac\n";

@@ -1,4 +1,4 @@
-//! What is written for people, and for the programs of others, agrees with itself and with the program.
+//! Checks that the documents and manifests agree with each other and with the program.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ fn json(name: &str) -> Value {
     serde_json::from_str(&read(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Every Markdown file below a folder, but for what is built or hidden.
+/// Returns every Markdown file below a directory, except built and hidden ones.
 fn pages(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -41,7 +41,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a page that are not inside a fence, where nothing is a link or a heading.
+/// Returns the lines of a page outside of code fences.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.lines().filter(move |line| {
@@ -51,13 +51,13 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What the links and pictures of a page lead to.
+/// Returns the targets of the links and pictures of a page.
 fn links(text: &str) -> Vec<&str> {
     let targets = |line| str::split(line, "](").skip(1).filter_map(|rest: &str| rest.split(')').next());
     lines(text).flat_map(targets).collect()
 }
 
-/// The names by which the headings of a page can be linked to.
+/// Returns the anchors of the headings of a page.
 fn anchors(text: &str) -> BTreeSet<String> {
     let heading = |line: &str| {
         let title = line.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?.to_lowercase();
@@ -67,7 +67,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     lines(text).filter_map(heading).collect()
 }
 
-/// The links of a page that lead to nothing.
+/// Returns the broken links of a page.
 fn broken(page: &Path, text: &str) -> Vec<String> {
     let is_broken = |link: &&str| {
         let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
@@ -111,7 +111,7 @@ fn docs_index_lists_every_page() {
     }
 }
 
-/// The names of an enumeration's variants, from what serde says about one that does not exist.
+/// Returns the variant names of an enumeration, from serde's error for an unknown one.
 fn variants<T: DeserializeOwned>(nonsense: &Value) -> Vec<String> {
     let error = serde_json::from_value::<T>(nonsense.clone()).err().unwrap().to_string();
     let names: Vec<String> = error.split('`').skip(1).step_by(2).map(str::to_owned).collect();
@@ -132,7 +132,7 @@ fn every_failure_kind_is_in_troubleshooting() {
     }
 }
 
-/// Everything that is written in Rust below a folder.
+/// Returns all Rust source below a directory.
 fn code(folder: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -1,4 +1,4 @@
-//! The installed `file-tools`: that the thin program is the whole one.
+//! The installed `file-tools` program has all interfaces of the library.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 use std::fs;

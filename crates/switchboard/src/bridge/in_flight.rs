@@ -380,7 +380,10 @@ mod tests {
         // The key by which the host finds a job that was submitted.
         let request: serde_json::Value = serde_json::from_str(&request).unwrap();
         let key = request["params"]["_meta"]["switchboard/request"].as_str().unwrap();
-        assert!(answer["error"]["message"].as_str().unwrap().contains(key), "{answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(key), "{answer}");
+        assert!(message.starts_with("the daemon exited 5 times in a row"), "{answer}");
+        assert!(message.contains("see the daemon log"), "{answer}");
         assert!(!in_flight.is_waiting());
     }
 }

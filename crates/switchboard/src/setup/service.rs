@@ -121,7 +121,7 @@ fn plist(program: &str, variables: &[(&str, String)]) -> String {
 		<key>SuccessfulExit</key>
 		<false/>
 	</dict>
-	<!-- Runs belong to their supervisors, which stay when the daemon goes; the next daemon takes them up. -->
+	<!-- Runs belong to their supervisors, which keep running; the next daemon recovers them. -->
 	<key>AbandonProcessGroup</key>
 	<true/>
 </dict>

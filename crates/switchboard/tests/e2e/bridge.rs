@@ -1,4 +1,4 @@
-//! The bridge, against a daemon that a test plays and against the real one.
+//! The bridge against a fake daemon and against the real one.
 
 use std::thread;
 
@@ -91,7 +91,10 @@ fn request_that_crashes_every_daemon_is_failed() {
         answer.join().unwrap()
     });
     assert_eq!(answer["id"], 1);
-    assert!(answer["error"]["message"].as_str().unwrap().contains("the daemon ended 5 times"), "{answer}");
+    assert!(
+        answer["error"]["message"].as_str().unwrap().contains("the daemon exited 5 times in a row"),
+        "{answer}"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::harness::{Harness, stderr, stdout};
 
-/// A command of Switchboard that sees no bubblewrap of the system, in a mount namespace of its own.
+/// Creates a command that sees no system bubblewrap, in its own mount namespace.
 fn without_bubblewrap(harness: &Harness, args: &[&str]) -> Command {
     let places = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
     let there = places.into_iter().filter(|place| Path::new(place).exists()).collect::<Vec<_>>().join(" ");
@@ -25,7 +25,7 @@ fn without_bubblewrap(harness: &Harness, args: &[&str]) -> Command {
     command
 }
 
-/// A directory of `PATH` that nobody else can write to.
+/// Creates a `PATH` directory that only this user can write to.
 fn programs(harness: &Harness) -> PathBuf {
     harness.scratch().join("bin")
 }

@@ -1,4 +1,4 @@
-//! Calls that the daemon runs, placed, watched and ended from the command line.
+//! Calls through the daemon, submitted, watched and canceled from the command line.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -13,7 +13,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Places a job that hangs once it has said so, and waits until it has.
+/// Submits a job that hangs after its first output, and waits for that output.
 fn hanging(harness: &Harness) -> String {
     let id = stdout(&harness.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]));
     let id = id.trim().to_owned();
@@ -133,8 +133,8 @@ fn required_process_limit_is_enforced_or_call_fails() {
     assert!(ran || refused, "{aside}");
     // The doctor says beforehand which of the two it will be, where it can be proven at all.
     let doctor = stdout(&harness.run(&["doctor"]));
-    if doctor.contains("sandbox: holds, by namespaces") {
-        assert_eq!(doctor.contains("does not bound the number of processes"), refused, "{doctor}{aside}");
+    if doctor.contains("sandbox: enforced by namespaces") {
+        assert_eq!(doctor.contains("the process limit is not enforced"), refused, "{doctor}{aside}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The daemon and its callers agree: about programs, variables and the configuration.
+//! Consistency of the daemon and its callers: programs, variables and configuration.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Harness, TestHost, stderr, stdout};
 
-/// Puts a `claude` into a directory: the scripted agent behind the words of the real one.
+/// Creates a `claude` that wraps the scripted agent in the real one's output format.
 fn install_claude(folder: &Path) {
     fs::create_dir_all(folder).unwrap();
     let flags = [
@@ -44,7 +44,7 @@ fn install_claude(folder: &Path) {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// What an agent says a variable is, in a call with that environment.
+/// Returns the value of a variable as the agent of a call sees it.
 fn variable(harness: &Harness, name: &str, environment: &[(&str, &str)]) -> String {
     let prompt = format!("@rehearse env {name}");
     let mut command = harness.command(&["call", "rehearsal", &prompt]);
@@ -229,7 +229,7 @@ fn daemon_survives_invalid_configuration() {
     assert_eq!(stdout(&harness.run(&["call", "rehearsal", "Hello"])), "You said: Hello\n");
 }
 
-/// Posts a message to the daemon's HTTP endpoint and returns the response up to the answer of that message.
+/// Posts a message to the daemon's HTTP endpoint and returns the response up to the reply to that message.
 fn post(harness: &Harness, session: &str, message: &Value) -> String {
     let log = harness.log();
     let (_, after) = log.split_once("address=127.0.0.1:").unwrap();
@@ -394,7 +394,7 @@ fn unwritable_directory_stays_trusted() {
     assert!(stderr(&found).contains("the installed claude 2.1.325 cannot do"), "{found:?}");
 }
 
-/// No confined agent works there, and most programs of a user lie below.
+/// No sandboxed agent can write to the home directory, which contains most programs of a user.
 #[test]
 fn program_is_found_from_home_directory() {
     let harness = Harness::new();

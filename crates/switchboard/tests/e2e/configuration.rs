@@ -1,4 +1,4 @@
-//! `switchboard config`, as it is typed.
+//! `switchboard config` and the configuration file.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
-//! What is told, and what is begun, while the disk has not taken it yet.
+//! Durability order: nothing starts or is reported before its fsync.
 //!
-//! The daemon runs with a `fdatasync` of the test's, which holds the syncs of the store's log for as long as the test wants.
+//! The daemon runs with an interposed `fdatasync` that blocks the syncs of the store's WAL until the test releases them.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use crate::harness::{Harness, TestHost, stderr};
 
-/// Longer than anything takes on a busy machine; a test that needs it has failed.
+/// Bounds every wait. Longer than any step takes on a busy machine.
 const EXIT_TIMEOUT: Duration = Duration::from_mins(1);
-/// Who would be told too early is told within this; a busy machine can only hide it.
+/// A premature reply would arrive within this time. A busy machine can only hide one.
 const A_WHILE: Duration = Duration::from_millis(300);
 
-/// A disk that takes what the test lets it take.
+/// A disk whose syncs the test controls.
 struct Gate(PathBuf);
 
 impl Gate {
-    /// A daemon on such a disk, which takes all for now.
+    /// Starts a daemon whose syncs pass.
     fn before(harness: &Harness) -> Self {
         let (gate, library) = (harness.scratch().join("gate"), harness.scratch().join("gate.so"));
         fs::create_dir(&gate).unwrap();
@@ -49,7 +49,7 @@ impl Gate {
         File::create(self.0.join("pass")).unwrap();
     }
 
-    /// Waits until so many syncs were held.
+    /// Waits until a number of syncs are blocked.
     fn has_held(&self, count: u64) {
         let give_up_at = Instant::now() + EXIT_TIMEOUT;
         while fs::metadata(self.0.join("held")).map_or(0, |held| held.len()) < count {

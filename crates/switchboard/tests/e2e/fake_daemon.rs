@@ -1,4 +1,4 @@
-//! A daemon that a test plays: a real peer on the socket that speaks the protocol, and dies when the test wants it to.
+//! A fake daemon: a real peer on the socket that speaks the protocol and disconnects when the test says so.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ pub struct FakeDaemon {
 }
 
 impl FakeDaemon {
-    /// Takes the daemon's place in a home.
+    /// Listens in place of the daemon of a home.
     pub fn new(harness: &Harness) -> Self {
         let mut lock = hold_lock(harness);
         let socket = harness.scratch().join("played.sock");
@@ -28,7 +28,7 @@ impl FakeDaemon {
         self.accept_as(2, env!("CARGO_PKG_VERSION"))
     }
 
-    /// Greets as a daemon of that protocol and version does.
+    /// Accepts a connection and greets with a protocol and program version.
     pub fn accept_as(&self, protocol: u32, version: &str) -> Line {
         let (writer, _) = self.listener.accept().unwrap();
         let mut line =
@@ -41,7 +41,7 @@ impl FakeDaemon {
     }
 }
 
-/// A connection of the played daemon. Dropped, it is a daemon that died.
+/// A connection of the fake daemon. Dropping it simulates a crash.
 pub struct Line {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
@@ -73,7 +73,7 @@ impl Line {
         self.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
-    /// Hears a greeting of MCP out.
+    /// Receives and answers the MCP initialization.
     pub fn initialize(&mut self) {
         let initialize = self.receive();
         assert_eq!(initialize["method"], "initialize");
@@ -81,7 +81,7 @@ impl Line {
         assert_eq!(self.receive()["method"], "notifications/initialized");
     }
 
-    /// Whether the other side has closed its end.
+    /// Returns whether the peer has closed its end.
     pub fn is_closed(&mut self) -> bool {
         self.reader.read(&mut [0]).unwrap() == 0
     }

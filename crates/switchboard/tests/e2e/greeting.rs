@@ -1,4 +1,4 @@
-//! What the two sides say first, and what becomes of those who say something else.
+//! The handshake, and peers that violate it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -117,7 +117,7 @@ fn invalid_request_keeps_connection_open() {
     let harness = Harness::new();
     let mut raw = Raw::initialize(&harness.daemon());
     raw.send("{\"request\":\"dance\"}\n");
-    assert!(raw.receive()["message"].as_str().unwrap().contains("not understood"));
+    assert!(raw.receive()["message"].as_str().unwrap().contains("invalid request"));
     raw.send("{\"request\":\"status\"}\n");
     let status = raw.receive();
     assert_eq!(status["reply"], "status");

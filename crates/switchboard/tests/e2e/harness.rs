@@ -237,7 +237,7 @@ pub fn hold_lock(harness: &Harness) -> File {
     lock
 }
 
-/// Returns the newest installed version of an agent; prints that the test is skipped when there is none.
+/// Returns the newest installed version of an agent; reports a skip if there is none.
 pub fn newest(agent: Agent) -> Option<Cli> {
     let named = std::env::var_os("SWITCHBOARD_TOOLS").map(PathBuf::from);
     let tools = named.or_else(|| Some(std::env::home_dir()?.join(".cache/switchboard-tools")))?;

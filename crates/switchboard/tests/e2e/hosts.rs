@@ -1,4 +1,4 @@
-//! `switchboard setup`, with the real hosts where they are installed (`scripts/agents-install`), each in a home of its own.
+//! `switchboard setup` with the real hosts if they are installed (`scripts/agents-install`), each in its own home.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use crate::harness::{stderr, stdout};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_switchboard");
 
-/// A user's home, with a folder for programs in PATH.
+/// A user's home with a directory in PATH.
 struct User {
     home: TempDir,
 }
@@ -57,7 +57,7 @@ impl User {
         self.command(PROGRAM, &[&["setup"], args].concat())
     }
 
-    /// Puts a pinned host into PATH; none when it is not installed.
+    /// Adds a pinned host to PATH; `None` if it is not installed.
     fn install(&self, name: &str, folder: &str) -> Option<PathBuf> {
         let tools = std::env::var_os("SWITCHBOARD_TOOLS")
             .map(PathBuf::from)
@@ -80,7 +80,7 @@ impl Drop for User {
     }
 }
 
-/// Registers, asks the host itself, registers again, and takes it back.
+/// Registers the server, checks with the host itself, registers again, and removes it.
 fn round_trip(host: &str, version: &str, file: &str, theirs: &str, kept: &[&str]) {
     let user = User::new();
     let Some(program) = user.install(host, version) else { return };

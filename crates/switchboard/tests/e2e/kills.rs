@@ -1,4 +1,4 @@
-//! Hosts with calls under way, and whoever stands between them and their agents killed.
+//! Hosts with running calls, while the daemon, the bridge or the host is killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Harness, TestHost};
 
-/// How many calls run while the daemon is killed, and through how many hosts.
+/// The number of calls during the kills, and the number of hosts.
 const CALLS: u64 = 20;
 const HOSTS: u64 = 4;
 
@@ -23,7 +23,7 @@ fn harness() -> Harness {
     harness
 }
 
-/// A call of the scripted agent, one step after the other. Its descendants write down who they are.
+/// A call of the scripted agent with several steps. Its descendants record their pids.
 fn call(host: &mut TestHost, harness: &Harness, id: u64, steps: &str) {
     let pids = format!("@rehearse pidfile {}\n", pid_file(harness).display());
     let prompt: String = steps.split("; ").fold(pids, |prompt, step| format!("{prompt}@rehearse {step}\n"));
@@ -35,13 +35,13 @@ fn call(host: &mut TestHost, harness: &Harness, id: u64, steps: &str) {
     host.request(id, "tools/call", &params);
 }
 
-/// A tool of our own, answered with what is in its structured part.
+/// Calls a tool and returns its structured content.
 fn tool(host: &mut TestHost, id: u64, name: &str, arguments: &Value) -> Value {
     host.request(id, "tools/call", &json!({ "name": name, "arguments": arguments }));
     answers(host, [id].into()).remove(&id).unwrap()
 }
 
-/// Hears until each of these was answered; an answer that nobody waits for fails.
+/// Receives messages until each of these requests has a reply. An unexpected reply fails.
 fn answers(host: &mut TestHost, mut open: BTreeSet<u64>) -> BTreeMap<u64, Value> {
     let mut heard = BTreeMap::new();
     while !open.is_empty() {
@@ -60,14 +60,14 @@ fn pid_file(harness: &Harness) -> PathBuf {
     harness.scratch().join("pids")
 }
 
-/// The folders of all jobs.
+/// Returns the directories of all jobs.
 fn jobs(harness: &Harness) -> Vec<PathBuf> {
     let entries = fs::read_dir(harness.state().join("jobs")).into_iter().flatten();
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
-/// The one run of a job. A folder that the daemon had just made when it was killed was never given to a supervisor, so nothing ran in
-/// it: it has no status, or one of the recovery's, which names no process.
+/// Returns the only run of a job. A directory that the daemon had just created when it was killed has no supervisor, so nothing ran in
+/// it: it has no status, or one of the recovery without a process.
 fn only_run(job: &Path) -> RunStatus {
     let entries = fs::read_dir(job.join("runs")).unwrap().map(|entry| entry.unwrap().path());
     let statuses = entries.filter_map(|run| fs::read(run.join("status.json")).ok());
@@ -77,7 +77,7 @@ fn only_run(job: &Path) -> RunStatus {
     runs.remove(0)
 }
 
-/// The supervisors of all runs, every descendant of their agents, and those that were the daemon's own children.
+/// Checks that the supervisors, all descendants of the agents and the daemon's own children are gone.
 fn nothing_is_left(harness: &Harness, children: &[i32]) {
     assert!(harness.run(&["stop"]).status.success());
     let supervisors = jobs(harness).iter().map(|job| only_run(job).supervisor.pid).collect::<Vec<_>>();
@@ -150,7 +150,7 @@ fn kill_in_the_midst(round: u64) {
     nothing_is_left(&harness, &children);
 }
 
-/// Every byte that the agent printed, to its last line.
+/// Returns the complete output of the agent.
 fn is_whole(job: &Path, answered: &BTreeMap<u64, Value>) {
     let name = job.file_name().unwrap().to_str().unwrap();
     let (number, _) = answered.iter().find(|(_, answer)| answer["job_id"] == name).unwrap();
@@ -162,14 +162,14 @@ fn is_whole(job: &Path, answered: &BTreeMap<u64, Value>) {
     assert!(last.contains(&format!("call {number}")) && output.ends_with("}\n"), "{output}");
 }
 
-/// Waits until the only job's agent has said its first word; its job.
+/// Waits for the first output of the only job's agent and returns the job.
 fn begun(harness: &Harness) -> String {
     let said = |job: &Path| fs::read_to_string(job.join("output")).is_ok_and(|said| said.contains("begun"));
     eventually("the agent has begun", || jobs(harness).iter().any(|job| said(job)));
     jobs(harness)[0].file_name().unwrap().to_str().unwrap().to_owned()
 }
 
-/// What comes of a job whose host or bridge is gone: asked by another host.
+/// Returns the outcome of a job whose host or bridge is gone, through another host.
 fn comes_to(harness: &Harness, job: &str) {
     let mut other = harness.bridge();
     other.initialize();
@@ -271,7 +271,7 @@ fn one_host_runs_32_calls_concurrently() {
     nothing_is_left(&harness, &[]);
 }
 
-/// The job whose agent has said that it is that call's.
+/// Returns the job whose agent printed the name of a call.
 fn job_of(harness: &Harness, id: u64) -> String {
     let said = format!("\"begun {id}\"");
     // In the spool of its run: the folder shows a run that lasts.

@@ -1,4 +1,4 @@
-//! What is made of the command line itself: the reference in `docs/cli.md`, completions, manual pages.
+//! The generated documents: the reference in `docs/cli.md`, completions and manual pages.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use switchboard::cli::CommandLine;
 
 use crate::harness::{Harness, stdout};
 
-/// Where the generated part begins.
+/// Marks the start of the generated part.
 const BEGIN: &str = "<!-- generated: the commands -->\n";
 const COMMANDS: [&str; 20] = [
     "call",
@@ -32,10 +32,10 @@ const COMMANDS: [&str; 20] = [
     "recover",
 ];
 
-/// The longest first line of a help text.
+/// The maximum length of a help summary.
 const MAX_SUMMARY_CHARS: usize = 80;
 
-/// The words of all commands.
+/// The arguments of all commands.
 fn words() -> impl Iterator<Item = &'static str> {
     COMMANDS.iter().flat_map(|name| name.split(' '))
 }

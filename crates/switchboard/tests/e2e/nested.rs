@@ -1,4 +1,4 @@
-//! Calls that are placed from inside a call: the rights that the daemon grants them, whatever they claim about themselves.
+//! Calls from inside a call: the permissions that the daemon grants them, regardless of their claims.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::harness::{Harness, stderr, stdout};
 
-/// Makes an agent that runs a shell command when its prompt starts with `sh:`, and is the scripted one otherwise. Its answer is what the
-/// command prints.
+/// Creates an agent that runs a shell command if its prompt starts with `sh:`, and is the scripted one otherwise. Its answer is the output of
+/// the command.
 fn install_shell_agent(harness: &Harness, more: &str) {
     let program = harness.scratch().join("shell-agent");
     let rehearsal = env!("CARGO_BIN_EXE_rehearsal");
@@ -26,7 +26,7 @@ esac
     harness.configure(&format!("{more}\n[programs]\nrehearsal = \"{}\"\n", program.display()));
 }
 
-/// A shell command that places a call without a policy.
+/// A shell command that submits a call without a policy.
 fn nested_call(harness: &Harness) -> String {
     let (home, program) = (harness.home.display(), env!("CARGO_BIN_EXE_switchboard"));
     let inner = "@rehearse answer inner";
@@ -42,7 +42,7 @@ fn nested_call_uses_slot_of_parent() {
     assert!(stdout(&output).starts_with("inner"), "{output:?}");
 }
 
-/// A sandbox sets the bit; the shell above has the variable of a run.
+/// The sandbox sets `no_new_privs`; the shell above it has the variable of a run.
 #[test]
 fn process_of_sandboxed_run_is_rejected() {
     let harness = Harness::new();
@@ -87,7 +87,7 @@ fn error_inside_call_has_hint() {
     );
 }
 
-/// A child that exits leaves its connection to its parent; its number says nothing about who speaks then.
+/// A child that exits leaves its connection to its parent, so its pid does not identify the peer anymore.
 #[test]
 fn connection_of_exited_process_is_rejected() {
     let harness = Harness::new();
@@ -108,7 +108,7 @@ fn connection_of_exited_process_is_rejected() {
     assert!(stdout(&output).contains("processes inside a sandboxed call"), "{output:?}");
 }
 
-/// Asks the HTTP server for something, with its token, and prints how it refuses.
+/// Sends an HTTP request with the token and prints the rejection.
 const HTTP_CLIENT: &str = "
 import sys, urllib.request, urllib.error
 request = urllib.request.Request(sys.argv[1], method='POST', data=b'{}')
@@ -120,14 +120,14 @@ except urllib.error.HTTPError as error: print(error.code, error.read().decode())
 
 const CONFINED: &str = "the daemon does not serve processes inside a sandboxed call";
 
-/// Starts a daemon with an HTTP server, and returns the address and the token.
+/// Starts a daemon with an HTTP server and returns its address and token.
 fn serve_http(harness: &Harness) -> (String, String) {
     let started = stdout(&harness.run(&["serve", "--background", "--http", "127.0.0.1:0"]));
     let url = started.split_ascii_whitespace().find(|word| word.starts_with("http://")).unwrap();
     (url.to_owned(), fs::read_to_string(harness.state().join("http-token")).unwrap())
 }
 
-/// A token in the agent's own configuration gives a confined agent no more rights than it has. Clients outside are served while it runs.
+/// A token does not extend the permissions of a sandboxed agent. Clients outside are served meanwhile.
 #[test]
 fn http_client_in_sandboxed_run_is_rejected() {
     let harness = Harness::new();
@@ -181,7 +181,7 @@ fn sandboxed_agent_with_http_token_is_rejected() {
     }
 }
 
-/// Without bubblewrap nothing hides the socket of the daemon from a confined agent.
+/// Without bubblewrap, the daemon's socket is visible to a sandboxed agent.
 #[test]
 fn sandboxed_agent_without_namespaces_cannot_call() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Folders and sockets of other users, and everything as an ordinary user.
+//! Directories and sockets of other users, and all operations as an ordinary user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use crate::harness::{Harness, TestHost, stderr, stdout};
 
 const NOBODY: u32 = 65534;
 
-/// The program as somebody else's, from a place that everybody can read; none where nobody can become somebody else.
+/// Runs the program as another user from a world-readable directory; `None` without the permission to change users.
 struct Other {
     scratch: TempDir,
     program: PathBuf,

@@ -1,4 +1,4 @@
-//! What a caller is told who asks for what cannot be had.
+//! Errors for invalid and unsupported parameters.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Harness, TestHost, stdout};
 
-/// A claude that is here, logged in, and has none of the options that came later.
+/// Creates an installed and logged-in claude without its newer options.
 fn an_old_claude(harness: &Harness) {
     let program = harness.scratch().join("claude");
     let says = "case \"$1\" in --version) echo 2.1.100;; auth) echo '{\"loggedIn\": true}';; \
@@ -17,7 +17,7 @@ fn an_old_claude(harness: &Harness) {
     harness.configure(&format!("[programs]\nclaude = \"{}\"\n", program.display()));
 }
 
-/// What a host is told that calls a tool with these arguments.
+/// Returns the error of a tool call with these arguments.
 fn told(host: &mut TestHost, tool: &str, arguments: &Value) -> String {
     host.request(7, "tools/call", &json!({ "name": tool, "arguments": arguments }));
     loop {

@@ -9,9 +9,9 @@ use serde_json::json;
 
 use crate::harness::Harness;
 
-/// So many requests and their answers fit into no pipe or socket on their way.
+/// More requests and replies than all pipes and sockets on their way can hold.
 const FLOOD: u64 = 5_000;
-/// For how long nothing is taken from a host whose bridge has stopped reading. A bridge that is only slow makes no test fail.
+/// How long the bridge must not read from its host. A slow bridge does not fail the test.
 const STALLED: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
 #[test]

@@ -1,4 +1,4 @@
-//! The promises in ordinary use, through the daemon and without it: background work of the real claude, and a workspace after kills.
+//! Guarantees in ordinary use, with and without the daemon: background work of the real claude, and a workspace after kills.
 
 use std::collections::BTreeSet;
 use std::fs;

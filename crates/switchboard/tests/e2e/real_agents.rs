@@ -1,6 +1,6 @@
-//! The daemon and its callers with the real claude, codex and gemini: logins, sessions, installation and waits.
+//! The daemon with the real claude, codex and gemini: logins, sessions, installation and waits.
 //!
-//! The model is a scripted API on loopback. Agents that are not installed (`scripts/agents-install`) are skipped aloud.
+//! The model is a scripted API on loopback. Agents that are not installed (`scripts/agents-install`) are reported as skipped.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 use crate::harness::{Harness, newest, stderr, stdout};
 
-/// A user with one agent in `PATH`, which talks to a scripted model.
+/// A user with one agent in `PATH`, which uses a scripted model.
 struct User {
     harness: Harness,
     cli: Cli,
@@ -28,7 +28,7 @@ struct User {
 }
 
 impl User {
-    /// Returns none when the agent is not installed.
+    /// Returns `None` if the agent is not installed.
     fn new(agent: Agent, script: Script) -> Option<Self> {
         let cli = newest(agent)?;
         let harness = Harness::new();
@@ -69,7 +69,7 @@ impl User {
         self.api.turns().pop().unwrap().says(Role::User).join("\n")
     }
 
-    /// Lets the agent retry as it does for a user; the tests' own configuration retries nothing.
+    /// Enables the agent's own retries, which the test configuration disables.
     fn allow_retries(&mut self) {
         self.environment.retain(|(name, _)| name != "CLAUDE_CODE_MAX_RETRIES");
         let person = self.harness.scratch().join("person");
@@ -85,7 +85,7 @@ impl User {
         }
     }
 
-    /// Places a call that has to wait, lets the agent that it waits for finish once the reason is printed, and returns the answer.
+    /// Submits a call that has to wait, releases the agent that it waits for once the reason is printed, and returns the answer.
     fn wait_and_release(&self, prompt: &str, more: &[&str], reason: &str) -> Value {
         let mut command = self.command(prompt, more);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -102,7 +102,7 @@ fn answer(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Refuses prompts that ask for it, and answers all others.
+/// Rejects prompts that request it, and answers all others.
 fn refuse_on_demand() -> Script {
     Script::by(|request, _| {
         let is_refused = request.prompt().is_some_and(|prompt| prompt.contains("Refuse this"));

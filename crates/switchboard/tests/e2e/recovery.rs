@@ -1,4 +1,4 @@
-//! `switchboard recover`, and the losses that it is for.
+//! `switchboard recover` and the losses that it repairs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use crate::harness::{Harness, stderr, stdout};
 /// Damages the first file; the second is a database without jobs.
 type Damage = fn(&Path, &Path);
 
-/// Returns a FIFO, and a script that says `up` and ends when the FIFO is read.
+/// Returns a FIFO, and a script that prints `up` and exits when the FIFO is read.
 fn gated(harness: &Harness) -> (PathBuf, String) {
     let gate = harness.scratch().join("gate");
     mknodat(CWD, &gate, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
@@ -22,7 +22,7 @@ fn gated(harness: &Harness) -> (PathBuf, String) {
     (gate, script)
 }
 
-/// Everything that front-ends print about the jobs, without the times that go on.
+/// Returns the output of all commands about the jobs, without growing durations.
 fn printed(harness: &Harness) -> Vec<String> {
     let jobs = stdout(&harness.run(&["jobs", "--json", "--limit", "1000"]));
     let ids = ids(&jobs);
@@ -51,7 +51,7 @@ fn background(harness: &Harness, prompt: &str) -> String {
     stdout(&call(harness, &["--background"], prompt)).trim().to_owned()
 }
 
-/// Places calls that end in different ways.
+/// Submits calls with different outcomes.
 fn make_history(harness: &Harness) {
     assert!(call(harness, &[], "Hello").status.success());
     assert!(
@@ -83,7 +83,7 @@ fn recover(harness: &Harness) -> Value {
     serde_json::from_str(&stdout(&output)).unwrap()
 }
 
-/// Checks that no daemon starts, and that every command that needs one says why.
+/// Checks that no daemon starts, and that every command that needs one reports the reason.
 fn assert_refused(harness: &Harness, why: &str) {
     let jobs = harness.run(&["jobs"]);
     assert!(!jobs.status.success(), "{jobs:?}");

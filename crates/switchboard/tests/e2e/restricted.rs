@@ -1,7 +1,7 @@
-//! The policy `restricted` the whole way: an MCP host, the bridge, the daemon, the supervisor, the sandbox, the real claude and
-//! `file-tools`. The model is a scripted API on loopback that tries everything.
+//! The policy `restricted` end to end: an MCP host, the bridge, the daemon, the supervisor, the sandbox, the real claude and
+//! `file-tools`. The model is a scripted API on loopback that attempts every escape.
 //!
-//! Skipped aloud where claude is not installed (`scripts/agents-install`) or nothing can be confined.
+//! Reported as skipped if claude is not installed (`scripts/agents-install`) or no sandbox is available.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn file(tool: &str, input: Value) -> Turn {
     Turn::call(Call::Mcp { server: "files".to_owned(), tool: tool.to_owned(), input })
 }
 
-/// What a model tries that wants out, and then what it may.
+/// The escape attempts of the model, followed by permitted operations.
 fn tries(work: &Path, outside: &Path) -> Vec<Turn> {
     let mark = |name: &str| outside.join(name).to_str().unwrap().to_owned();
     vec![
@@ -62,7 +62,7 @@ fn tries(work: &Path, outside: &Path) -> Vec<Turn> {
     ]
 }
 
-/// A desk of one user, with claude and a model that tries all of that.
+/// A user with claude and a model that makes all these attempts.
 struct Stage {
     harness: Harness,
     runtime: Runtime,
@@ -97,7 +97,7 @@ impl Stage {
         Self { harness, runtime, api, host, work, outside }
     }
 
-    /// Calls claude with these arguments; what is answered.
+    /// Calls claude with these arguments and returns the result.
     fn call(&mut self, more: &Value) -> Value {
         let mut arguments = json!({ "prompt": "Do it.", "cwd": self.work, "wait_ms": 120_000 });
         arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -110,7 +110,7 @@ impl Stage {
         }
     }
 
-    /// Nothing came of what must not be, and all came of what may.
+    /// Checks that all forbidden operations failed and all permitted ones succeeded.
     fn judge(&self, answer: &Value) {
         assert_eq!(
             (&answer["status"], &answer["output"]),
@@ -171,7 +171,7 @@ fn ceiling_restricts_claude() {
     stage.judge(&answer);
 }
 
-/// A checkout with its build products, for one: the next call would start a replaced program outside of any sandbox.
+/// For example a checkout with its build products: the next call would start a replaced program without a sandbox.
 #[test]
 fn workspace_copies_of_own_programs_are_unchanged() {
     if !can_confine() {

@@ -1,7 +1,7 @@
-//! Holes that others had: each has its name, its class, and a try at it with the installed programs.
+//! Known vulnerabilities of other tools: each with its id, its class, and an attempt with the installed programs.
 //!
-//! One table, so that what is tried can be read. A hole of a new class gets a line here. What a try needs and is not here is said
-//! aloud; the tries with the real CLIs stand in `crates/agents/tests/real/confined.rs`.
+//! One table, so that the attempts can be reviewed. A vulnerability of a new class gets a row. Missing prerequisites are reported;
+//! the attempts with the real CLIs are in `crates/agents/tests/real/confined.rs`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Harness, TestHost, stderr, stdout};
 
-/// A known hole: its numbers, what it was, and the try.
+/// A known vulnerability: its ids, its description, and the attempt.
 type Hole = (&'static [&'static str], &'static str, fn(&Ground));
 
 const HOLES: &[Hole] = &[
@@ -39,7 +39,7 @@ const HOLES: &[Hole] = &[
     ),
 ];
 
-/// Where a hole is tried: a workspace, a folder beside it, and a mark that nothing may leave.
+/// The setting of an attempt: a workspace, a directory beside it, and a marker that must not appear.
 struct Ground {
     harness: Harness,
     work: PathBuf,
@@ -58,7 +58,7 @@ impl Ground {
         Self { harness, work, beside }
     }
 
-    /// In the workspace, where the sandbox lets a command leave it.
+    /// In the workspace, where the sandbox permits a command to create it.
     fn mark(&self) -> PathBuf {
         self.work.join("mark")
     }
@@ -93,7 +93,7 @@ fn known_sandbox_escapes_are_blocked() {
     }
 }
 
-/// Every string that a caller gives, through the tools, the command line and the file tools; without a sandbox, which would hide it.
+/// Checks every string of a caller, through the tools, the command line and the file tools; without a sandbox, which would mask a defect.
 fn metacharacters(ground: &Ground) {
     let mark = ground.mark();
     let tricks = [
@@ -139,7 +139,7 @@ fn metacharacters(ground: &Ground) {
     }
 }
 
-/// An agent that asks git about its workspace, as all of them do.
+/// An agent that runs git in its workspace, as all agents do.
 fn hostile_repository(ground: &Ground) {
     let init = Command::new("git").args(["init", "-q"]).current_dir(&ground.work).status();
     if !init.is_ok_and(|init| init.success()) {
@@ -172,7 +172,7 @@ fn hostile_repository(ground: &Ground) {
     assert!(ground.mark().exists(), "{output:?}");
 }
 
-/// What a workspace says is not asked for, unless the caller trusts it by a word. With the real claude a key was sent and now is
+/// Workspace settings are ignored unless the caller trusts them. With the real claude a key was sent and now is
 /// not: `a_hostile_workspace_gets_no_key_and_runs_nothing`.
 fn workspace_settings(ground: &Ground) {
     let said = stdout(&ground.call(&["@rehearse args"]));
@@ -184,7 +184,7 @@ fn workspace_settings(ground: &Ground) {
     assert!(said.contains("--setting-sources=user,project,local"), "{said}");
 }
 
-/// The agent goes elsewhere, and names another folder as its own.
+/// The agent changes its directory and reports another one as its own.
 fn chosen_folder(ground: &Ground) {
     let elsewhere = ground.beside.join("written");
     let prompt = format!(
@@ -221,14 +221,14 @@ fn sibling(ground: &Ground) {
     held(&output, !ground.beside.join("new").exists());
 }
 
-/// What a kernel without the means leaves open, the answer must say.
+/// The answer must report the gaps of a kernel without the mechanisms.
 fn held(output: &Output, held: bool) {
     let said = stderr(output);
     assert!(said.contains("policy: workspace ("), "{output:?}");
     assert!(held || said.contains("NOT enforced: writes"), "{output:?}");
 }
 
-/// A page whose name was made to lead here has neither our token nor our name.
+/// A page with DNS rebinding has neither the token nor the host name.
 fn rebinding(ground: &Ground) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     ground.harness.configure(&format!("[http]\naddress = \"127.0.0.1:{port}\"\n"));
@@ -252,7 +252,7 @@ fn rebinding(ground: &Ground) {
     }
 }
 
-/// The status that a request is answered with.
+/// Returns the HTTP status of a request.
 fn posted(port: u16, host: &str, origin: Option<&str>, token: Option<&str>, body: &Value) -> u16 {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let origin = origin.map(|origin| format!("Origin: {origin}\r\n")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `switchboard setup service`: what is printed is a file that the service managers take.
+//! `switchboard setup service`: the service managers accept the printed files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use crate::harness::{Harness, stderr, stdout};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_switchboard");
 
-/// What `switchboard setup service` prints to a user with these programs.
+/// Returns the output of `switchboard setup service` for a user with these programs.
 fn printed(harness: &Harness, flags: &[&str]) -> String {
     let output = harness
         .command(&[&["setup", "service"], flags].concat())
@@ -19,7 +19,7 @@ fn printed(harness: &Harness, flags: &[&str]) -> String {
     stdout(&output)
 }
 
-/// The keys of the section that says how the service is run. Keys that may be there several times are joined.
+/// Parses the `[Service]` section. Repeated keys are joined.
 fn service(unit: &str) -> BTreeMap<&str, String> {
     let section = unit.split("[Service]\n").nth(1).unwrap().split("\n[").next().unwrap();
     let mut keys: BTreeMap<&str, String> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! How daemons end.
+//! The shutdown of the daemon.
 
 use std::fs;
 use std::process::Stdio;
@@ -236,7 +236,7 @@ fn unresponsive_daemon_error_names_pid() {
     assert!(harness.run(&["status"]).status.success());
 }
 
-/// A process that listens as a daemon of another protocol, and ends when it is asked to in the way that all understand.
+/// A process that listens as a daemon of another protocol and exits on SIGTERM.
 #[test]
 fn daemon_of_other_protocol_is_stopped() {
     let harness = Harness::new();

@@ -1,4 +1,4 @@
-//! Daemons that are started on demand.
+//! The start of the daemon on demand.
 
 use std::fs;
 use std::io::Read;
@@ -104,7 +104,7 @@ fn missing_home_error_names_variable() {
     assert!(message.contains("set HOME, or set SWITCHBOARD_HOME"), "{message}");
 }
 
-/// A bridge whose parent has the run's id in its environment, as an agent has; itself it has it only when told to.
+/// Starts a bridge whose parent has the run id in its environment, as an agent has; the bridge itself only if requested.
 fn inside_a_call(harness: &Harness, keep: bool) -> TestHost {
     let strip = if keep { "" } else { "env -u SWITCHBOARD_RUN_ID" };
     let mut command = Command::new("sh");

@@ -1,4 +1,4 @@
-//! Answers that stdout does not take.
+//! Commands whose stdout is not writable.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -6,13 +6,13 @@ use std::process::{Command, Output, Stdio};
 
 use crate::harness::{Harness, stderr, stdout};
 
-/// With a stdout on which there is no room.
+/// Runs with a full stdout (`/dev/full`).
 fn on_a_full_disk(harness: &Harness, args: &[&str]) -> Output {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     harness.command(args).stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
 }
 
-/// Without a stdout.
+/// Runs with a closed stdout.
 fn closed(harness: &Harness, args: &[&str]) -> Output {
     let mut shell = Command::new("/bin/sh");
     shell.env_clear().env("SWITCHBOARD_HOME", &harness.home).stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! A person at a real terminal: tmux types, and what the screen shows is read.
+//! A real terminal: tmux sends keys, and the tests read the screen.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use testkit::eventually;
 
 use crate::harness::{Harness, stdout};
 
-/// Longer than anything takes on a busy machine.
+/// Bounds every wait. Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// A shell in a tmux server of its own.
+/// A shell in a private tmux server.
 struct Terminal<'a> {
     harness: &'a Harness,
     socket: PathBuf,
 }
 
 impl<'a> Terminal<'a> {
-    /// None, and it is said, where there is no tmux.
+    /// Returns `None`, and reports a skip, without tmux.
     fn open(harness: &'a Harness) -> Option<Self> {
         let found = Command::new("tmux").arg("-V").output();
         if !found.is_ok_and(|found| found.status.success()) {
@@ -58,7 +58,7 @@ impl<'a> Terminal<'a> {
         self.tmux(&["send-keys", key]);
     }
 
-    /// Waits until the screen shows it.
+    /// Waits until the screen contains a text.
     fn until(&self, text: &str) -> String {
         let patience = Instant::now() + PATIENCE;
         loop {
@@ -146,7 +146,7 @@ fn partial_line_is_shown_once() {
     terminal.until(" echoctl");
 }
 
-/// Everything that a terminal obeys or that hides something, each kind at least once.
+/// Control sequences and invisible characters, each kind at least once.
 fn hostile() -> String {
     let controls = (1..0x20).chain(0x7f..0xa0).filter_map(char::from_u32).filter(|c| !"\n\t\r".contains(*c));
     let sequences = [
@@ -162,7 +162,7 @@ fn hostile() -> String {
     format!("<{}{}{turns}>", sequences.concat(), controls.collect::<String>())
 }
 
-/// Fails when bytes that a terminal was sent contain more than text and what our own drawing needs.
+/// Fails if bytes for a terminal contain more than text and our own drawing sequences.
 fn assert_harmless(sent: &str) {
     let own = ["[0m", "[1m", "[31m", "[32m", "[33m", "[36m", "[2K", "[1A", "[J", "[H", "[G"];
     let mut rest = sent;

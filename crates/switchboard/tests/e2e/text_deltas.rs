@@ -1,6 +1,6 @@
-//! Words that come piece by piece where somebody watches, and once wherever they are read: the real claude, a scripted model.
+//! Text deltas of the real claude with a scripted model: streamed if watched, and never duplicated.
 //!
-//! Skipped aloud where claude is not installed (`scripts/agents-install`).
+//! Reported as skipped if claude is not installed (`scripts/agents-install`).
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::harness::{Harness, newest, stdout};
 
-/// Long enough for several pieces.
+/// Long enough for several deltas.
 const STORY: &str = "A heron stood in the shallow water and waited.\n\nThen it flew away.";
 
 #[test]
