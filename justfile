@@ -139,4 +139,4 @@ bench-store *ARGS:
 # Kills the daemon 100 times while 20 calls run, once below the desk and once below real hosts, and drains 1,000 queued jobs.
 kills:
     NEXTEST_PROFILE=campaign CALLS_KILLS=100 CALLS_QUEUED=1000 ./test -p calls
-    NEXTEST_PROFILE=campaign CALLS_KILLS=100 ./test -p switchboard --test front killing
+    NEXTEST_PROFILE=campaign CALLS_KILLS=100 ./test -p switchboard --test e2e kills

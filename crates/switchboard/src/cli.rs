@@ -8,23 +8,23 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::{AgentKind, BadName, Network, Preset, SessionId, StateName};
 
-use crate::duration;
 use crate::exit_status::ExitStatus;
+use render::duration;
 
 /// Place a call to any coding agent
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
-pub struct Cli {
+pub struct CommandLine {
     /// When to use colors
-    #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
-    pub color: Colour,
+    #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto, value_name = "WHEN")]
+    pub color: ColorChoice,
     #[command(subcommand)]
     pub command: Command,
 }
 
 /// When to use colors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Colour {
+pub enum ColorChoice {
     /// On a terminal, unless `NO_COLOR` is set
     Auto,
     /// Even when the output is not a terminal
@@ -133,21 +133,21 @@ pub struct CallArgs {
     #[arg(long, value_name = "N")]
     pub max_turns: Option<u32>,
     /// Total time limit, such as 90s, 10m or 1h [default: `limits.timeout`]
-    #[arg(long, value_name = "TIME", value_parser = duration::read)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub timeout: Option<Duration>,
     /// Idle timeout: max time without output [default: `limits.idle`, else none]
-    #[arg(long, value_name = "TIME", value_parser = duration::read)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub idle: Option<Duration>,
     /// Startup timeout: max time until the first output [default: `limits.start`]
     ///
     /// If neither is set, the idle timeout applies.
-    #[arg(long, value_name = "TIME", value_parser = duration::read)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub start: Option<Duration>,
     /// Task name, for lists and --continue [default: the working directory]
     #[arg(long, value_name = "NAME")]
     pub task: Option<String>,
     /// Stop waiting after this long; the job keeps running
-    #[arg(long, value_name = "TIME", value_parser = duration::read)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub wait: Option<Duration>,
     /// Print the job id and its file paths, and return immediately
     #[arg(long, conflicts_with = "wait")]
@@ -270,7 +270,7 @@ pub struct Wait {
     #[arg(long)]
     pub any: bool,
     /// Stop waiting after this long
-    #[arg(long, value_name = "TIME", value_parser = duration::read)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub timeout: Option<Duration>,
     /// Print the results as a JSON array
     #[arg(long)]
@@ -303,7 +303,7 @@ pub struct Retry {
 #[derive(Debug, Args)]
 pub struct Statistics {
     /// Only jobs submitted within this time, such as 7d or 24h
-    #[arg(long, value_name = "TIME", value_parser = duration::read)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub since: Option<Duration>,
     /// Print the statistics as JSON
     #[arg(long)]
@@ -458,6 +458,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
-        Cli::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 }

@@ -1,20 +1,21 @@
 //! The closing lines of a call: outcome, usage, refusals, and the command that resumes it.
 //!
-//! Owns their wording and order. Unknown figures are left out, and so is everything that went as usual.
+//! Unknown figures and expected outcomes are omitted.
 
 use std::io;
 use std::path::Path;
 
 use calls::{Answer, JobStatus, Problem, Processes, Sandbox};
 use model::{CallSpec, FailureKind, Outcome, RunReport, TreeEnd};
+use render::duration::format_millis;
+use render::text::{abbreviate, format_count, format_dollars, sanitize, shell_quote, strip_control};
 use unicode_width::UnicodeWidthStr;
 
-use crate::text::{brief, counted, dollars, shell_word};
-use crate::{output, paint};
+use crate::{output, style};
 
-/// The facts of a call that is over, or that is looked at while it runs.
+/// The facts of an ended or running call.
 #[derive(Debug)]
-pub struct Closing {
+pub struct ClosingLines {
     status: JobStatus,
     duration_ms: u64,
     has_started: bool,
@@ -28,12 +29,12 @@ pub struct Closing {
     notes: Vec<String>,
     sandbox: Option<Sandbox>,
     resume: Option<String>,
-    /// Where the rest is: a job or a directory of files.
+    /// The job, or the directory with the files of the run.
     reference: String,
 }
 
-impl Closing {
-    /// Collects the facts of a job.
+impl ClosingLines {
+    /// Collects the facts from the answer of a job.
     pub fn from_answer(answer: &Answer) -> Self {
         let leftover = match answer.processes {
             Some(Processes::SomeLeft) => Some("some of its processes could not be killed"),
@@ -42,11 +43,11 @@ impl Closing {
             }
             Some(Processes::NoneLeft) | None => None,
         };
-        // Those of the sandbox have lines of their own.
-        let about_the_sandbox = answer.sandbox.as_ref().map(Sandbox::notes).unwrap_or_default();
+        // Notes of the sandbox have their own lines.
+        let sandbox_notes = answer.sandbox.as_ref().map(Sandbox::notes).unwrap_or_default();
         let notes = answer.note.iter().filter(|_| answer.status.is_final()).flat_map(|note| note.lines());
-        let because = answer.error.as_ref().map(crate::view::because);
-        let notes = notes.filter(|note| !about_the_sandbox.iter().any(|known| known == note));
+        let because = answer.error.as_ref().map(describe_problem);
+        let notes = notes.filter(|note| !sandbox_notes.iter().any(|known| known == note));
         let notes = notes.filter(|note| !is_repeated(note, because.as_deref()));
         Self {
             status: answer.status,
@@ -74,7 +75,7 @@ impl Closing {
         let failure = outcome.failure();
         let left_alive = match report.tree {
             TreeEnd::LeftAlive { processes } => {
-                Some(format!("note: {} could not be killed", counted(processes, "process", "processes")))
+                Some(format!("note: {} could not be killed", format_count(processes, "process", "processes")))
             }
             TreeEnd::ProvenEmpty | TreeEnd::SweptByIdentity => None,
         };
@@ -115,50 +116,50 @@ impl Closing {
     /// Prints the lines to stderr.
     pub fn print(&self) {
         output::aside("");
-        self.lines(paint::stderr_width()).iter().for_each(|line| output::aside(line));
+        self.lines(style::stderr_width()).iter().for_each(|line| output::aside(line));
     }
 
     fn lines(&self, width: Option<usize>) -> Vec<String> {
-        let mut lines = wrapped(&self.figures(), width);
+        let mut lines = wrap_figures(&self.figures(), width);
         let fact = |name: &str, text: &Option<String>| {
-            text.as_ref().map(|text| format!("  {name}: {}", paint::clean(text)))
+            text.as_ref().map(|text| format!("  {name}: {}", strip_control(text)))
         };
         lines.extend(fact("because", &self.because));
         lines.extend(fact("hint", &self.hint));
-        lines.extend(self.notes.iter().map(|note| paint::clean(note)));
+        lines.extend(self.notes.iter().map(|note| strip_control(note)));
         lines.extend(self.sandbox.as_ref().map(Sandbox::told));
-        lines.extend(self.sandbox.iter().flat_map(Sandbox::notes).map(|note| paint::clean(&note)));
+        lines.extend(self.sandbox.iter().flat_map(Sandbox::notes).map(|note| strip_control(&note)));
         if self.sandbox.as_ref().is_some_and(|sandbox| sandbox.commits_without_hooks > 0) {
             lines.push(
                 "hint: run the hooks of a workspace that you trust with `--trust-workspace`".to_owned(),
             );
         }
-        lines.extend(self.resume.as_ref().map(|command| format!("resume: {}", paint::clean(command))));
+        lines.extend(self.resume.as_ref().map(|command| format!("resume: {}", strip_control(command))));
         lines.push(self.reference.clone());
         lines
     }
 
-    /// The outcome and the figures that are known.
+    /// Returns the outcome and the known figures.
     fn figures(&self) -> Vec<String> {
         let mut figures = vec![self.outcome()];
-        // A model that took no turn is the one that was asked for, not the one that answered.
+        // Without a turn, the model is the requested one, which did not answer.
         let has_answered =
             self.status == JobStatus::Completed || self.turns.is_some() || self.tokens.is_some();
-        figures.extend(self.model.as_deref().filter(|_| has_answered).map(paint::clean));
-        figures.extend(self.turns.map(|turns| counted(turns, "turn", "turns")));
+        figures.extend(self.model.as_deref().filter(|_| has_answered).map(strip_control));
+        figures.extend(self.turns.map(|turns| format_count(turns, "turn", "turns")));
         figures.extend(self.tokens.filter(|tokens| *tokens != (0, 0)).map(|(input, output)| {
             let tokens = if input == 1 { "token" } else { "tokens" };
-            format!("{} {tokens} in, {} out", brief(input), brief(output))
+            format!("{} {tokens} in, {} out", abbreviate(input), abbreviate(output))
         }));
-        figures.extend(self.cost_usd.filter(|cost| *cost > 0.0).map(dollars));
+        figures.extend(self.cost_usd.filter(|cost| *cost > 0.0).map(format_dollars));
         figures
     }
 
     fn outcome(&self) -> String {
-        let took = paint::span(self.duration_ms);
+        let took = format_millis(self.duration_ms);
         let status = match self.status {
-            JobStatus::Timeout => paint::red("timed out", &io::stderr()),
-            status => paint::standing(status, &io::stderr()),
+            JobStatus::Timeout => style::red("timed out", &io::stderr()),
+            status => style::job_status(status, &io::stderr()),
         };
         match self.status {
             _ if !self.has_started && self.status.is_final() => format!("{status} before it started"),
@@ -170,31 +171,37 @@ impl Closing {
     }
 }
 
-/// Whether the reason of a failure lists the same things as a note: `2 background tasks did not complete: …`.
+/// Formats the error of a job: its message and the documented kind.
+pub fn describe_problem(error: &Problem) -> String {
+    let message = strip_control(&error.message);
+    if message == error.kind { message } else { format!("{message} ({})", error.kind) }
+}
+
+/// Returns whether the reason of a failure already lists the items of a note, as in `2 background tasks did not complete: …`.
 fn is_repeated(note: &str, because: Option<&str>) -> bool {
     let listed = note.split_once(": ").map_or(note, |(_, listed)| listed);
     because.is_some_and(|because| because.contains(listed))
 }
 
-/// Whether the agent failed before the model took part in the session, so that it cannot be resumed.
+/// Returns whether the agent failed before the session had content, so that it cannot be resumed.
 fn leaves_no_session(problem: &Problem) -> bool {
     ["auth", "not_started", "session_not_found"].contains(&problem.kind.as_str())
 }
 
-/// The command that resumes a session. Sessions belong to a directory.
+/// Returns the command that resumes a session. Sessions belong to a directory.
 fn resume(agent: &str, session: &str, cwd: Option<&Path>) -> String {
     let here = std::env::current_dir().ok();
     let elsewhere = cwd.filter(|cwd| here.as_deref() != Some(cwd)).and_then(Path::to_str);
-    let cwd = elsewhere.map(|cwd| format!(" --cwd {}", shell_word(cwd))).unwrap_or_default();
+    let cwd = elsewhere.map(|cwd| format!(" --cwd {}", shell_quote(cwd))).unwrap_or_default();
     format!("switchboard call {agent} --session {session}{cwd}")
 }
 
-/// Joins figures by dots, and continues in the next line where the terminal ends.
-fn wrapped(figures: &[String], width: Option<usize>) -> Vec<String> {
+/// Joins figures with dots and wraps them at the width of the terminal.
+fn wrap_figures(figures: &[String], width: Option<usize>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for figure in figures {
         match lines.last_mut() {
-            // The first figure may be painted, which takes no room.
+            // The first figure may contain SGR sequences, which have no width.
             Some(line) if width.is_none_or(|width| plain_width(line) + 3 + figure.width() <= width) => {
                 line.push_str(" · ");
                 line.push_str(figure);
@@ -207,15 +214,15 @@ fn wrapped(figures: &[String], width: Option<usize>) -> Vec<String> {
 }
 
 fn plain_width(line: &str) -> usize {
-    crate::text::visible(line).width()
+    sanitize(line).width()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn closing() -> Closing {
-        Closing {
+    fn closing() -> ClosingLines {
+        ClosingLines {
             status: JobStatus::Completed,
             duration_ms: 12_300,
             has_started: true,
@@ -233,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_in_one_line_where_there_is_room() {
+    fn figures_wrap_at_terminal_width() {
         let line = "completed in 12.3 s · claude-opus-5-5 · 3 turns · 12.4k tokens in, 1.1k out · $0.042";
         assert_eq!(closing().lines(None), [line, "job: 1"]);
         assert_eq!(
@@ -248,20 +255,25 @@ mod tests {
     }
 
     #[test]
-    fn unknown_figures_are_left_out_and_one_turn_is_singular() {
+    fn unknown_figures_are_omitted() {
         let unknown =
-            Closing { model: None, turns: Some(1), tokens: Some((0, 0)), cost_usd: None, ..closing() };
+            ClosingLines { model: None, turns: Some(1), tokens: Some((0, 0)), cost_usd: None, ..closing() };
         assert_eq!(unknown.lines(None), ["completed in 12.3 s · 1 turn", "job: 1"]);
-        let free = Closing { model: None, turns: None, tokens: None, cost_usd: Some(0.0), ..closing() };
+        let free = ClosingLines { model: None, turns: None, tokens: None, cost_usd: Some(0.0), ..closing() };
         assert_eq!(free.lines(None), ["completed in 12.3 s", "job: 1"]);
-        let silent =
-            Closing { status: JobStatus::Failed, turns: None, tokens: None, cost_usd: None, ..closing() };
+        let silent = ClosingLines {
+            status: JobStatus::Failed,
+            turns: None,
+            tokens: None,
+            cost_usd: None,
+            ..closing()
+        };
         assert_eq!(silent.lines(None), ["failed after 12.3 s", "job: 1"]);
     }
 
     #[test]
-    fn outcome_says_how_long_and_whether_it_ran() {
-        let shown = |status, has_started| Closing { status, has_started, ..closing() }.outcome();
+    fn outcome_shows_duration_if_started() {
+        let shown = |status, has_started| ClosingLines { status, has_started, ..closing() }.outcome();
         assert_eq!(shown(JobStatus::Timeout, true), "timed out after 12.3 s");
         assert_eq!(shown(JobStatus::Running, true), "running for 12.3 s");
         assert_eq!(shown(JobStatus::Cancelled, false), "cancelled before it started");
@@ -269,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn resume_command_names_another_directory() {
+    fn resume_command_names_other_directory() {
         let here = std::env::current_dir().unwrap();
         assert_eq!(resume("claude", "1-2", Some(&here)), "switchboard call claude --session 1-2");
         assert_eq!(

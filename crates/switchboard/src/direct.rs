@@ -1,8 +1,9 @@
-//! `switchboard call --direct`: one call without the daemon, the agent under a supervisor of this program's own.
+//! `switchboard call --direct`: runs a call without the daemon, under its own supervisor.
 //!
-//! For places where no daemon may be started, such as inside a call with policy `off`. There is no job of the run: nothing lists it, waits for
-//! it or takes it up again. So it ends with this program, however that ends; its files stay.
+//! For places where no daemon can be started, such as inside a call with policy `off`. The run has no job: it is not listed, awaited or
+//! recovered. It is stopped when this program exits; its files stay.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,46 +11,48 @@ use agent_run::{Expectation, RunFollower, RunStep};
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
 use agents::{HostConfig, LINGER, Launch, LaunchSetup};
 use model::{AgentEvent, CallSpec, Outcome, RunReport};
-use supervisor::{Run, Supervisor};
+use protocol::{ProcessEnvironment, SwitchboardHome, event_to_json};
+use render::tool_lines::Timing;
+use supervisor::{Run, SpoolError, StartError, Supervisor, WaitError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::CallArgs;
-use crate::closing::Closing;
+use crate::closing::ClosingLines;
 use crate::config::Config;
-use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
-use crate::failure::{Failure, Kept};
-use crate::home::Home;
-use crate::tool_lines::Timing;
-use crate::view::{How, View};
-use crate::{call, doctor as here, output, wire};
+use crate::failure::{CommandError, CommandFailure, RuntimeError};
+use crate::output::{self, ResultCopy};
+use crate::view::{OutputMode, View, redraw_timer};
+use crate::{call_spec, machine};
 
-/// Places the call, stays until it is over, and turns its outcome into an exit code.
-pub fn place(order: &CallArgs) -> Result<ExitCode, Failure> {
-    let environment = Environment::of_this_process();
-    let home = Home::find(&environment)?;
+/// Runs the call and derives the exit code from its outcome.
+pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
+    let environment = ProcessEnvironment::current();
+    let home = SwitchboardHome::from_environment(&environment)?;
     let config = Config::read(Some(&home), &environment, &[])?;
-    let spec = call::spec(order, &config)?;
-    let folder = home.new_job();
-    let lookup = here::lookup(&environment, Some(&home), &config);
-    let private_directory = supervisor::Spool::at(&folder).private();
-    let premises = here::premises(&home, &config);
+    let spec = call_spec::build(args, &config)?;
+    let directory = home.new_job_directory();
+    let lookup = machine::agent_lookup(&environment, Some(&home), &config);
+    let private_directory = supervisor::Spool::at(&directory).private();
+    let premises = machine::premises(&home, &config);
     let setup = setup(&spec, lookup, config, private_directory, premises)?;
-    home.make()?;
-    // Without the login there, the agent itself says what is missing.
+    home.create()?;
+    // Not fatal: without the login, the agent reports the missing login.
     if let Err(error) = agents::seed_private_state(&spec, &setup) {
         output::aside(&format!("note: cannot copy the login into the policy's private state: {error}"));
     }
     let launch = agents::launch(&spec, &setup)?;
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RuntimeError::from)?;
     runtime.block_on(async {
-        let supervisor = Supervisor::beside_this_program()?;
-        let run = agent_run::start(&supervisor, &folder, launch.plan.clone()).await?;
-        let (outcome, report) = follow(&run, &spec, &launch, order).await?;
-        tell(order, &outcome)?;
-        Closing::from_outcome(&outcome, &report, &spec, run.spool().directory()).print();
-        output::written().map_err(|error| Failure::unwritten(error, Kept::Folder(folder.clone())))?;
+        let supervisor = Supervisor::beside_this_program().map_err(DirectError::Start)?;
+        let run = agent_run::start(&supervisor, &directory, launch.plan.clone())
+            .await
+            .map_err(DirectError::Start)?;
+        let (outcome, report) = follow(&run, &spec, &launch, args).await?;
+        print_outcome(args, &outcome)?;
+        ClosingLines::from_outcome(&outcome, &report, &spec, run.spool().directory()).print();
+        output::check_written(ResultCopy::Directory(directory.clone()))?;
         Ok(ExitStatus::from_failure(outcome.failure().map(|failure| &failure.kind)).into())
     })
 }
@@ -60,13 +63,13 @@ fn setup(
     config: Config,
     private_directory: PathBuf,
     premises: HostConfig,
-) -> Result<LaunchSetup, Failure> {
-    // Whether it is logged in is left to the agent itself: asking first would cost more than its own refusal.
+) -> Result<LaunchSetup, NotReady> {
+    // The login is not checked: that takes longer than the agent's own rejection.
     let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
     let outside = lookup.clone().excluding_workspaces(workspaces());
     let AgentCheck { program, version, capabilities, findings, agent, .. } =
         doctor::find_installed(spec.agent, &outside);
-    let Some(program) = program else { return Err(NotReady { agent, findings }.into()) };
+    let Some(program) = program else { return Err(NotReady { agent, findings }) };
     if spec.writes_confined() {
         lookup.remember_workspaces(workspaces());
     }
@@ -85,31 +88,31 @@ fn setup(
     })
 }
 
-/// Shows the run until it has ended. Ctrl-C asks it to stop, and its end is awaited all the same.
+/// Shows the agent's events until the run ends. Ctrl-C stops the run; its end is awaited nevertheless.
 async fn follow(
     run: &Run,
     spec: &CallSpec,
     launch: &Launch,
-    order: &CallArgs,
-) -> Result<(Outcome, RunReport), Failure> {
-    // Created once, so that a signal between two steps is not lost.
-    let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
-    let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-    let mut follower = RunFollower::new(run, spec.agent, Some(LINGER)).map_err(Failure::Follow)?;
-    let mut view = View::new(How::of(order), spec.agent, spec.cwd.clone(), Timing::Live);
-    let mut tick = call::ticks();
+    args: &CallArgs,
+) -> Result<(Outcome, RunReport), DirectError> {
+    // Registered once: a signal between two polls is not lost.
+    let mut interrupted = signal(SignalKind::interrupt()).map_err(DirectError::Runtime)?;
+    let mut terminated = signal(SignalKind::terminate()).map_err(DirectError::Runtime)?;
+    let mut follower = RunFollower::new(run, spec.agent, Some(LINGER)).map_err(DirectError::Follow)?;
+    let mut view = View::new(OutputMode::from_args(args), spec.agent, spec.cwd.clone(), Timing::Live);
+    let mut timer = redraw_timer();
     loop {
-        let mut show = |event: AgentEvent<'_>| view.event(&wire::said(&event));
+        let mut show = |event: AgentEvent<'_>| view.show_event(&event_to_json(&event));
         let step = tokio::select! {
-            biased; // Ctrl-C must win over an agent that never stops printing
+            biased; // a busy agent must not starve Ctrl-C
             _ = interrupted.recv() => None,
             _ = terminated.recv() => None,
             step = follower.next(&mut show) => Some(step?),
-            _ = tick.tick() => { view.tick(); continue }
+            _ = timer.tick() => { view.redraw(); continue }
         };
         match step {
-            None => drop(follower.stop().map_err(Failure::StopRun)?),
-            Some(RunStep::StoppedEarly(_, stopped)) => drop(stopped.map_err(Failure::StopRun)?),
+            None => drop(follower.stop().map_err(DirectError::StopRun)?),
+            Some(RunStep::StoppedEarly(_, stopped)) => drop(stopped.map_err(DirectError::StopRun)?),
             Some(RunStep::Output | RunStep::Error(_)) => {}
             Some(RunStep::Ended(end)) => {
                 view.close(true);
@@ -120,9 +123,41 @@ async fn follow(
     }
 }
 
-fn tell(order: &CallArgs, outcome: &Outcome) -> Result<(), Failure> {
-    if order.json || order.events {
+fn print_outcome(args: &CallArgs, outcome: &Outcome) -> serde_json::Result<()> {
+    if args.json || args.events {
         output::line(&serde_json::to_string(outcome)?);
     }
     Ok(())
+}
+
+/// A run without the daemon failed.
+#[derive(Debug, thiserror::Error)]
+enum DirectError {
+    #[error("cannot start the call")]
+    Start(#[source] StartError),
+    #[error("lost track of the run")]
+    Wait(#[from] WaitError),
+    #[error("cannot follow the run")]
+    Follow(#[source] io::Error),
+    #[error("cannot stop the run")]
+    StopRun(#[source] io::Error),
+    #[error("cannot start the async runtime")]
+    Runtime(#[source] io::Error),
+}
+
+impl CommandError for DirectError {
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Start(error) => Some(error.hint().to_owned()),
+            Self::Wait(error) => Some(error.hint().to_owned()),
+            Self::Follow(_) | Self::StopRun(_) | Self::Runtime(_) => None,
+        }
+    }
+
+    fn exit_status(&self) -> ExitStatus {
+        match self {
+            Self::Start(StartError::Spool(SpoolError::CannotWrite { .. })) => ExitStatus::NotWritten,
+            _ => ExitStatus::Failed,
+        }
+    }
 }

@@ -1,39 +1,38 @@
-//! Keeps a terminal from writing `^C` into what is drawn on it.
+//! Suppresses the `^C` echo of a terminal (ECHOCTL) while a progress line is drawn.
 //!
-//! The line of progress ends at the right margin, so that mark would begin a row of its own, and what is drawn next would be drawn
-//! one row too low. Every other key is shown as before.
+//! The progress line ends at the right margin, so the echo would wrap to a new row and shift the next redraw by one row.
 
 use std::io;
 
 use rustix::process::getpgrp;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcgetpgrp, tcsetattr};
 
-/// Holds the mark back for as long as it lives.
+/// Clears ECHOCTL until it is dropped.
 #[derive(Debug)]
-pub struct NoMark(());
+pub struct EchoGuard(());
 
-impl NoMark {
-    /// None where stderr is no terminal, does not write such a mark, or is not ours at the moment.
-    pub fn on_stderr() -> Option<Self> {
-        let marks = tcgetattr(io::stderr()).ok()?.local_modes.contains(LocalModes::ECHOCTL);
-        (marks && set(false)).then_some(Self(()))
+impl EchoGuard {
+    /// Clears ECHOCTL on stderr; `None` if stderr is not a terminal, ECHOCTL is not set, or this process is in the background.
+    pub fn for_stderr() -> Option<Self> {
+        let is_set = tcgetattr(io::stderr()).ok()?.local_modes.contains(LocalModes::ECHOCTL);
+        (is_set && set_echoctl(false)).then_some(Self(()))
     }
 }
 
-impl Drop for NoMark {
+impl Drop for EchoGuard {
     fn drop(&mut self) {
-        set(true);
+        set_echoctl(true);
     }
 }
 
-/// Whether it was done.
-fn set(marks: bool) -> bool {
+/// Sets or clears ECHOCTL and returns whether that succeeded.
+fn set_echoctl(enabled: bool) -> bool {
     let stderr = io::stderr();
-    // Whoever is in the background and changes the terminal is stopped by the kernel.
+    // The kernel stops a background process that changes the terminal (SIGTTOU).
     if tcgetpgrp(&stderr) != Ok(getpgrp()) {
         return false;
     }
     let Ok(mut modes) = tcgetattr(&stderr) else { return false };
-    modes.local_modes.set(LocalModes::ECHOCTL, marks);
+    modes.local_modes.set(LocalModes::ECHOCTL, enabled);
     tcsetattr(&stderr, OptionalActions::Now, &modes).is_ok()
 }

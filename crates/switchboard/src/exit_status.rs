@@ -1,6 +1,6 @@
 //! The exit codes of every command.
 //!
-//! Owns the one table: `switchboard call --help` and docs/cli.md print it, and a test compares them.
+//! One table, which `switchboard call --help` and docs/cli.md print; a test compares them.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use calls::{Answer, JobStatus};
 use model::{FailureKind, NotStartedReason};
 
-/// How a command ended, for the program that started it.
+/// The exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitStatus {
@@ -118,7 +118,7 @@ mod tests {
     use model::Deadline;
 
     #[test]
-    fn only_a_missing_program_means_not_installed() {
+    fn only_missing_program_means_not_installed() {
         let not_started = |reason| ExitStatus::from_failure(Some(&FailureKind::NotStarted { reason }));
         for (reason, expected) in [
             (NotStartedReason::ProgramMissing, ExitStatus::NotInstalled),
@@ -134,7 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_failure_has_its_code() {
+    fn daemon_running_code_matches_protocol() {
+        assert_eq!(ExitStatus::DaemonRunning as i32, protocol::EXIT_ALREADY_RUNNING);
+    }
+
+    #[test]
+    fn each_failure_kind_has_its_exit_code() {
         let code = |failure: Option<FailureKind>| ExitStatus::from_failure(failure.as_ref()) as u8;
         assert_eq!(code(None), 0);
         assert_eq!(code(Some(FailureKind::AgentError)), 1);

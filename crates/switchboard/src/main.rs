@@ -1,89 +1,97 @@
 //! `switchboard`: place a call to any coding agent.
 //!
-//! Owns the command line. The one program that looks at the user's environment and writes to the user's terminal; what it
-//! asks for is done by the other crates.
+//! Parses the command line and dispatches to one module per command. The only program that reads the user's environment and writes to
+//! the user's terminal.
 
 mod bridge;
 mod call;
+mod call_spec;
+mod caller;
+mod client;
 mod closing;
 mod config;
 mod daemon;
+mod daemon_commands;
 mod direct;
 mod doctor;
+mod drift;
 mod echo;
-mod environment;
 mod failure;
-mod front;
-mod home;
+mod follow;
+mod job_stats;
 mod jobs;
+mod machine;
 mod open;
 mod output;
-mod paint;
-mod pieces;
 mod recover;
 mod reference;
 mod setup;
+mod show_config;
 mod stats;
 mod stdio;
+mod style;
 mod tool_lines;
 mod view;
 mod web;
-mod wire;
 
 use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
-use switchboard::{cli, duration, exit_status, text};
+use switchboard::{cli, exit_status, text};
 
-use crate::cli::{Cli, Command, Look};
-use crate::failure::{Failure, Kept};
+use crate::cli::{Command, CommandLine, Look};
+use crate::failure::CommandFailure;
+use crate::output::ResultCopy;
 
 fn main() -> ExitCode {
-    // Before anything else is built: every host starts a bridge of its own.
+    // Before clap builds its tables: every MCP host starts its own bridge, which has to stay small.
     let mut args = env::args_os().skip(1);
     if args.next().is_some_and(|first| first == "mcp") && args.next().is_none() {
-        return done(bridge::run());
+        return exit_code(bridge::run());
     }
-    let Cli { command, color } = match Cli::try_parse() {
-        Ok(words) => words,
-        Err(said) => {
-            output::about_the_words(&said);
-            return done(Ok(ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2))));
+    let CommandLine { command, color } = match CommandLine::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            output::clap_message(&error);
+            return exit_code(Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))));
         }
     };
-    paint::set(color);
-    let result = match command {
-        Command::Call(order) => call::place(&order),
-        Command::Jobs(order) => jobs::list(&order),
-        Command::Logs(order) => jobs::logs(&order),
-        Command::Wait(order) => jobs::wait(&order),
-        Command::Cancel(order) => jobs::cancel(&order),
-        Command::Retry(order) => jobs::retry(&order),
-        Command::Stats(order) => stats::print(&order),
-        Command::Open(order) => open::page(&order),
-        Command::Agents(order) => doctor::agents(&order),
-        Command::Doctor(order) => doctor::check(&order),
-        Command::Setup(order) => setup::run(&order),
-        Command::Completions(order) => Ok(reference::completions(&order)),
-        Command::Man(order) => reference::man(&order),
-        Command::Config(order) => config::print(&order),
-        Command::Mcp => bridge::run(),
-        Command::Serve(order) if order.background => front::serve_in_background(&order),
-        Command::Serve(order) => daemon::serve(&order).map_err(Failure::from),
-        Command::Status(Look { id: Some(id), json }) => jobs::status(&id, json),
-        Command::Status(order) => front::status(&order),
-        Command::Stop(order) => front::stop(&order),
-        Command::Recover(order) => recover::run(&order),
-    };
-    done(result)
+    style::set_color_choice(color);
+    exit_code(run(command))
 }
 
-fn done(result: Result<ExitCode, Failure>) -> ExitCode {
-    let told =
-        |code| output::written().map(|()| code).map_err(|error| Failure::unwritten(error, Kept::Nowhere));
-    result.and_then(told).unwrap_or_else(|failure| {
-        output::complain(&failure);
+fn run(command: Command) -> Result<ExitCode, CommandFailure> {
+    match command {
+        Command::Call(args) if args.direct => direct::run(&args),
+        Command::Call(args) => call::run(&args),
+        Command::Jobs(args) => jobs::list(&args),
+        Command::Logs(args) => jobs::logs(&args),
+        Command::Wait(args) => jobs::wait(&args),
+        Command::Cancel(args) => jobs::cancel(&args),
+        Command::Retry(args) => jobs::retry(&args),
+        Command::Stats(args) => stats::run(&args),
+        Command::Open(args) => open::run(&args),
+        Command::Agents(args) => doctor::list_agents(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Setup(args) => setup::run(&args),
+        Command::Completions(args) => Ok(reference::print_completions(&args)),
+        Command::Man(args) => reference::print_manual(&args),
+        Command::Config(args) => show_config::run(&args),
+        Command::Mcp => bridge::run(),
+        Command::Serve(args) if args.background => daemon_commands::serve_in_background(&args),
+        Command::Serve(args) => Ok(daemon::serve(&args)?),
+        Command::Status(Look { id: Some(id), json }) => jobs::status(&id, json),
+        Command::Status(args) => daemon_commands::status(&args),
+        Command::Stop(args) => daemon_commands::stop(&args),
+        Command::Recover(args) => recover::run(&args),
+    }
+}
+
+fn exit_code(result: Result<ExitCode, CommandFailure>) -> ExitCode {
+    let checked = result.and_then(|code| Ok(output::check_written(ResultCopy::None).map(|()| code)?));
+    checked.unwrap_or_else(|failure| {
+        output::error(failure.error(), failure.hint().as_deref());
         failure.exit_code()
     })
 }

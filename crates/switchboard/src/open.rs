@@ -2,30 +2,31 @@
 
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::environment::Environment;
-use crate::failure::Failure;
-use crate::wire::{Reply, Request};
-use crate::{cli, front, jobs, output};
+use protocol::{DaemonRequest, ProcessEnvironment, RequestError};
 
-/// What opens a page in the user's browser, the best first.
+use crate::client::{self, JobReply};
+use crate::failure::CommandFailure;
+use crate::{cli, output};
+
+/// The programs that open a link in the user's browser, best first.
 const OPENERS: [&str; 2] = ["xdg-open", "open"];
 
-/// Asks the daemon for a link, prints it, and opens it where there is a display.
-pub fn page(order: &cli::OpenPage) -> Result<ExitCode, Failure> {
-    // Asked twice, there are two links, of which one is never used.
-    let reply = front::ask(&mut jobs::starter()?, &Request::Open)?;
-    let Reply::Link { url } = reply else { return Err(Failure::UnexpectedReply) };
+/// Requests a link from the daemon, prints it, and opens it if there is a display.
+pub fn run(args: &cli::OpenPage) -> Result<ExitCode, CommandFailure> {
+    // Idempotent enough: a repeated request leaves an unused link.
+    let reply = client::request(&mut client::connector()?, &DaemonRequest::Open)?;
+    let JobReply::Link { url } = reply else { return Err(RequestError::UnexpectedReply.into()) };
     output::line(&url);
-    let environment = Environment::of_this_process();
+    let environment = ProcessEnvironment::current();
     let display = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| environment.get(name).is_some());
-    if !order.print && (display || cfg!(target_os = "macos")) && !start_browser(&url) {
+    if !args.print && (display || cfg!(target_os = "macos")) && !start_browser(&url) {
         output::aside("no browser could be started; open the link yourself");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether somebody took the link. The browser goes on without this program.
-#[expect(clippy::disallowed_methods, reason = "a browser is no agent; nothing is awaited of it")]
+/// Starts a browser and returns whether that succeeded. The browser keeps running after this program exits.
+#[expect(clippy::disallowed_methods, reason = "a browser is not an agent")]
 fn start_browser(url: &str) -> bool {
     OPENERS.iter().any(|opener| {
         let (stdin, stdout) = (Stdio::null(), Stdio::null());

@@ -1,51 +1,53 @@
-//! What the user sees. The one place that writes to the terminal: answers to stdout, everything else to stderr.
+//! The only writer to stdout and stderr: results to stdout, everything else to stderr.
 //!
-//! On a terminal, everything passes [`text::for_terminal`]: text of an agent cannot move the cursor, set the clipboard or reverse
-//! a line. In a pipe it stays as it is.
+//! On a terminal, all text passes [`sanitize_for_terminal`], so that agent output cannot move the cursor, set the clipboard or reverse
+//! a line. In a pipe it is unchanged.
 //!
-//! A reader that has gone away (`switchboard … | head`) is no failure; nobody is left to be told. Anything else that keeps an
-//! answer from being written is remembered here, and told when the command is over ([`written`]).
+//! EPIPE (`switchboard … | head`) is not a failure. Any other write error is stored here and reported when the command returns
+//! ([`check_written`]).
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use render::text::sanitize_for_terminal;
 use rustix::io::Errno;
 
-use crate::failure::Failure;
-use crate::{paint, stdio, text};
+use crate::{stdio, style};
 
-/// Why stdout takes nothing any more.
-static LOST: OnceLock<Errno> = OnceLock::new();
+/// The first write error of stdout.
+static STDOUT_ERROR: OnceLock<Errno> = OnceLock::new();
 
-/// A line of the answer.
+/// Prints a line to stdout.
 pub fn line(text: &str) {
-    piece(&format!("{text}\n"));
+    print(&format!("{text}\n"));
 }
 
-/// A piece of the answer, which goes on.
-pub fn piece(text: &str) {
-    raw(sanitized(text, &io::stdout()).as_bytes());
+/// Prints text to stdout without a line feed.
+pub fn print(text: &str) {
+    raw(sanitize_if_terminal(text, &io::stdout()).as_bytes());
 }
 
-/// Prints bytes that an agent wrote: on a terminal as text, in a pipe as they are.
+/// Prints output of an agent: sanitized on a terminal, unchanged in a pipe.
 ///
-/// The text of a terminal is cut between characters: returns how many bytes are printed. The rest belongs to the next piece.
-pub fn bytes(piece: &[u8]) -> usize {
-    if !paint::is_for_eyes(&io::stdout()) {
-        raw(piece);
-        return piece.len();
+/// On a terminal, an incomplete UTF-8 sequence at the end is held back. Returns the number of printed bytes; the rest belongs to the
+/// next chunk.
+pub fn agent_bytes(chunk: &[u8]) -> usize {
+    if !style::is_interactive(&io::stdout()) {
+        raw(chunk);
+        return chunk.len();
     }
-    let complete = complete_characters(piece);
-    raw(text::for_terminal(&String::from_utf8_lossy(&piece[..complete])).as_bytes());
+    let complete = complete_chars_len(chunk);
+    raw(sanitize_for_terminal(&String::from_utf8_lossy(&chunk[..complete])).as_bytes());
     complete
 }
 
-/// Returns the length of a text without the first bytes of a character at its end.
-fn complete_characters(bytes: &[u8]) -> usize {
+/// Returns the length of a text without an incomplete UTF-8 sequence at its end.
+fn complete_chars_len(bytes: &[u8]) -> usize {
     match bytes.utf8_chunks().last() {
-        // An incomplete character, which more bytes may complete.
         Some(last)
             if (1..4).contains(&last.invalid().len())
                 && std::str::from_utf8(last.invalid()).is_err_and(|e| e.error_len().is_none()) =>
@@ -56,83 +58,117 @@ fn complete_characters(bytes: &[u8]) -> usize {
     }
 }
 
-/// Clears the terminal for a view that is drawn anew.
+/// Clears the terminal before a redraw.
 pub fn clear_screen() {
-    // To the upper left corner, and everything below it away.
+    // Cursor home (CUP), then erase below (ED).
     raw(b"\x1b[H\x1b[J");
 }
 
-/// Prints a script or a page that is ours, as it is.
-pub fn raw(piece: &[u8]) {
-    // What came after a gap would look like the whole answer.
-    if is_lost() {
+/// Prints bytes unchanged.
+pub fn raw(bytes: &[u8]) {
+    // Output after a gap would look complete.
+    if is_stdout_lost() {
         return;
     }
     let mut stdout = io::stdout().lock();
-    remember(|| stdout.write_all(piece).and_then(|()| stdout.flush()));
+    record_error(|| stdout.write_all(bytes).and_then(|()| stdout.flush()));
 }
 
-/// Returns what of a text is printed: all of it in a pipe.
-fn sanitized<'a>(text: &'a str, stream: &impl IsTerminal) -> Cow<'a, str> {
-    if paint::is_for_eyes(stream) { text::for_terminal(text) } else { text.into() }
+fn sanitize_if_terminal<'a>(text: &'a str, stream: &impl IsTerminal) -> Cow<'a, str> {
+    if style::is_interactive(stream) { sanitize_for_terminal(text) } else { text.into() }
 }
 
-/// The help, the version, or what is wrong with the words of the command line.
-pub fn about_the_words(said: &clap::Error) {
-    let words = said.render();
-    // Whoever wants colors gets them, and of the words nothing else that a terminal obeys.
-    if said.use_stderr() {
-        let styled = if paint::paints(&io::stderr()) { words.ansi().to_string() } else { words.to_string() };
+/// Prints the help, the version or a usage error of clap.
+pub fn clap_message(error: &clap::Error) {
+    let message = error.render();
+    if error.use_stderr() {
+        let styled =
+            if style::is_colored(&io::stderr()) { message.ansi().to_string() } else { message.to_string() };
         aside(styled.trim_end_matches('\n'));
     } else {
-        let styled = if paint::paints(&io::stdout()) { words.ansi().to_string() } else { words.to_string() };
-        piece(&styled);
+        let styled =
+            if style::is_colored(&io::stdout()) { message.ansi().to_string() } else { message.to_string() };
+        print(&styled);
     }
 }
 
-fn remember(write: impl FnOnce() -> io::Result<()>) {
-    let taken = if stdio::had_stdout() { write() } else { Err(Errno::BADF.into()) };
-    if let Err(error) = taken {
-        let _ = LOST.set(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+fn record_error(write: impl FnOnce() -> io::Result<()>) {
+    let written = if stdio::had_stdout() { write() } else { Err(Errno::BADF.into()) };
+    if let Err(error) = written {
+        let _ = STDOUT_ERROR.set(Errno::from_io_error(&error).unwrap_or(Errno::IO));
     }
 }
 
-/// Whether nothing more can be told on stdout, for whatever reason.
-pub fn is_lost() -> bool {
-    LOST.get().is_some()
+/// Returns whether stdout has failed, for any reason including EPIPE.
+pub fn is_stdout_lost() -> bool {
+    STDOUT_ERROR.get().is_some()
 }
 
-/// Whether every piece of the answer so far was taken, or nobody was left to take it.
-pub fn written() -> io::Result<()> {
-    match LOST.get() {
+/// Returns the first write error of stdout. EPIPE is not an error: the reader has gone away. `copy` is the place of the result.
+pub fn check_written(copy: ResultCopy) -> Result<(), UnwrittenError> {
+    match STDOUT_ERROR.get() {
         None | Some(&Errno::PIPE) => Ok(()),
-        Some(&errno) => Err(errno.into()),
+        Some(&errno) => Err(UnwrittenError { copy, source: errno.into() }),
     }
 }
 
-/// A line of a protocol, with its end, as it is. Here a reader that has gone away is the end of everything.
-pub fn protocol(line: &[u8]) -> io::Result<()> {
+/// Prints a protocol message, including its line feed. Here EPIPE is an error: the session is over.
+pub fn protocol_message(line: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(line)?;
     stdout.flush()
 }
 
-/// A line beside the answer.
+/// Prints a line to stderr.
 pub fn aside(text: &str) {
-    let _ = writeln!(io::stderr(), "{}", sanitized(text, &io::stderr()));
+    let _ = writeln!(io::stderr(), "{}", sanitize_if_terminal(text, &io::stderr()));
 }
 
-/// Says what went wrong, why, and what to do.
-pub fn complain(failure: &Failure) {
-    let say = |lead: &str, what: &dyn Display| aside(&format!("{lead}: {what}"));
-    say("error", failure);
-    let mut cause = std::error::Error::source(failure);
+/// Prints an error with its causes and its hint to stderr.
+pub fn error(error: &dyn Error, hint: Option<&str>) {
+    let print = |label: &str, text: &dyn Display| aside(&format!("{label}: {text}"));
+    print("error", &error);
+    let mut cause = error.source();
     while let Some(deeper) = cause {
-        say("  because", &deeper);
+        print("  because", &deeper);
         cause = deeper.source();
     }
-    if let Some(hint) = failure.hint().filter(|hint| !hint.is_empty()) {
-        say("  hint", &hint);
+    if let Some(hint) = hint.filter(|hint| !hint.is_empty()) {
+        print("  hint", &hint);
+    }
+}
+
+/// The place of a result that could not be printed.
+#[derive(Debug)]
+pub enum ResultCopy {
+    /// There is none: the command has to be repeated.
+    None,
+    /// A job of the daemon.
+    Job(String),
+    /// The directory of a call without the daemon.
+    Directory(PathBuf),
+}
+
+/// A result could not be written to stdout.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to stdout")]
+pub struct UnwrittenError {
+    copy: ResultCopy,
+    source: io::Error,
+}
+
+impl UnwrittenError {
+    /// Returns the remedy, as an imperative.
+    pub fn hint(&self) -> String {
+        match &self.copy {
+            ResultCopy::None => "redirect stdout to a writable file and retry".to_owned(),
+            ResultCopy::Job(job) => {
+                format!("the result is stored with the job; print it with `switchboard logs {job}`")
+            }
+            ResultCopy::Directory(directory) => {
+                format!("the agent's output is in `{}`", directory.join("output").display())
+            }
+        }
     }
 }
 
@@ -141,12 +177,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_are_not_cut() {
+    fn incomplete_utf8_is_held_back() {
         let text = "aä€👩".as_bytes();
         for (length, complete) in [(0, 0), (1, 1), (2, 1), (3, 3), (5, 3), (6, 6), (9, 6), (10, 10)] {
-            assert_eq!(complete_characters(&text[..length]), complete);
+            assert_eq!(complete_chars_len(&text[..length]), complete);
         }
-        // What can never become a character is printed as a replacement.
-        assert_eq!(complete_characters(b"a\xff"), 2);
+        // An invalid byte is printed as a replacement character.
+        assert_eq!(complete_chars_len(b"a\xff"), 2);
     }
 }

@@ -1,54 +1,53 @@
 //! `switchboard recover`: rebuilds the database from the job directories.
 //!
-//! Owns the lock of the state directory meanwhile, and the words of the report. `calls` does the work.
+//! Holds the lock of the state directory meanwhile and prints the report; `calls` rebuilds the database.
 
 use std::process::ExitCode;
 
 use calls::{CallError, RecoveryReport, SettingError, StoreOptions, recover_store};
 
+use protocol::{ErrorReply, ProcessEnvironment, SwitchboardHome};
+
 use crate::config::Config;
 use crate::daemon::{self, DaemonError};
-use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
-use crate::failure::Failure;
-use crate::home::Home;
-use crate::wire::Complaint;
-use crate::{cli, output, text};
+use crate::failure::{CommandError, CommandFailure};
+use crate::{cli, output};
 
 /// Rebuilds the database and prints the recovered jobs.
-pub fn run(order: &cli::Recover) -> Result<ExitCode, Failure> {
-    let environment = Environment::of_this_process();
-    let home = Home::find(&environment)?;
+pub fn run(args: &cli::Recover) -> Result<ExitCode, CommandFailure> {
+    let environment = ProcessEnvironment::current();
+    let home = SwitchboardHome::from_environment(&environment)?;
     let config = Config::read(Some(&home), &environment, &[])?;
-    let opening = opening(&home, &config).map_err(RecoverError::Setting)?;
-    home.make()?;
-    let _lock = daemon::take_lock(&home).map_err(RecoverError::Locked)?;
-    let report = recover_store(home.state(), &opening, order.dry_run).map_err(RecoverError::Calls)?;
-    if order.json {
+    let opening = opening(&home, &config).map_err(RecoverCommandError::Setting)?;
+    home.create()?;
+    let _lock = daemon::acquire_lock(&home).map_err(RecoverCommandError::Locked)?;
+    let report = recover_store(home.state(), &opening, args.dry_run).map_err(RecoverCommandError::Calls)?;
+    if args.json {
         output::line(&serde_json::to_string_pretty(&report)?);
     } else {
-        print(&report, order.dry_run);
+        print(&report, args.dry_run);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns what keeps the next daemon from starting: a database that was lost or damaged.
-pub fn store_problem(home: &Home, config: &Config) -> Option<Complaint> {
+/// Returns the error that keeps the next daemon from starting: a lost or damaged database.
+pub fn store_problem(home: &SwitchboardHome, config: &Config) -> Option<ErrorReply> {
     let opening = opening(home, config).ok()?;
     let error = match calls::find_lost_jobs(home.state(), &opening) {
         Ok(None) => return None,
         Ok(Some(lost)) => CallError::JobsLost { folder: home.state().to_owned(), lost },
         Err(error) => CallError::Store(error),
     };
-    Some(Complaint { message: error.to_string(), hint: error.hint() })
+    Some(ErrorReply { message: error.to_string(), hint: error.hint() })
 }
 
-fn opening(home: &Home, config: &Config) -> Result<StoreOptions, SettingError> {
+fn opening(home: &SwitchboardHome, config: &Config) -> Result<StoreOptions, SettingError> {
     Ok(StoreOptions::new(config.store.parse()?, home.database()))
 }
 
-fn jobs(count: u64) -> String {
-    text::counted(u32::try_from(count).unwrap_or(u32::MAX), "job", "jobs")
+fn format_jobs(count: u64) -> String {
+    render::text::format_count(u32::try_from(count).unwrap_or(u32::MAX), "job", "jobs")
 }
 
 fn print(report: &RecoveryReport, dry_run: bool) {
@@ -56,11 +55,11 @@ fn print(report: &RecoveryReport, dry_run: bool) {
     let verb = if dry_run { "would recover" } else { "recovered" };
     output::line(&format!(
         "{verb} {}: {ended} finished, {running} running, {waiting} waiting",
-        jobs(*restored)
+        format_jobs(*restored)
     ));
     output::line(&format!("database: {}", report.database.display()));
     if *unchanged > 0 {
-        output::line(&format!("unchanged: {}", jobs(*unchanged)));
+        output::line(&format!("unchanged: {}", format_jobs(*unchanged)));
     }
     if let Some(aside) = &report.set_aside {
         output::line(&format!("old database: {}", aside.display()));
@@ -74,9 +73,9 @@ fn print(report: &RecoveryReport, dry_run: bool) {
     }
 }
 
-/// Why the database could not be rebuilt.
+/// The database could not be rebuilt.
 #[derive(Debug, thiserror::Error)]
-pub enum RecoverError {
+pub enum RecoverCommandError {
     #[error(transparent)]
     Locked(DaemonError),
     #[error("`store` in the configuration is invalid")]
@@ -85,22 +84,19 @@ pub enum RecoverError {
     Calls(CallError),
 }
 
-impl RecoverError {
-    /// Returns the remedy, as an imperative.
-    pub fn hint(&self) -> String {
+impl CommandError for RecoverCommandError {
+    fn hint(&self) -> Option<String> {
         match self {
             Self::Locked(DaemonError::Taken { .. }) => {
-                "stop it with `switchboard stop`, or with `switchboard stop --now` if jobs are running; then retry"
-                    .to_owned()
+                Some("stop it with `switchboard stop`, or with `switchboard stop --now` if jobs are running; then retry".to_owned())
             }
             Self::Locked(error) => error.hint(),
-            Self::Setting(error) => error.hint().to_owned(),
-            Self::Calls(error) => error.hint(),
+            Self::Setting(error) => Some(error.hint().to_owned()),
+            Self::Calls(error) => Some(error.hint()),
         }
     }
 
-    /// Returns the exit status of `switchboard recover`.
-    pub fn exit_status(&self) -> ExitStatus {
+    fn exit_status(&self) -> ExitStatus {
         match self {
             Self::Locked(error) => error.exit_status(),
             Self::Setting(_) | Self::Calls(CallError::NotEmbedded) => ExitStatus::BadInput,

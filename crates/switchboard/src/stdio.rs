@@ -1,26 +1,26 @@
-//! Whether this program was given a stdout at all.
+//! Detects a stdout that was closed by the caller (`switchboard … >&-`).
 //!
-//! The runtime of Rust opens `/dev/null` in the place of a closed one (`switchboard … >&-`) before `main`, and from then on it
-//! looks like a stdout that somebody has sent there on purpose. So it is looked at before the runtime begins.
+//! Before `main`, the Rust runtime opens `/dev/null` in place of a closed descriptor, which is then indistinguishable from a deliberate
+//! redirection. The check therefore runs before the runtime.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-static CLOSED: AtomicBool = AtomicBool::new(false);
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 #[used]
-#[expect(unsafe_code, reason = "there is no other moment before the runtime")]
-// SAFETY: the C library calls what is listed there before `main`, in the only thread; the function needs nothing of the runtime.
+#[expect(unsafe_code, reason = "`.init_array` is the only hook before the runtime")]
+// SAFETY: the C library calls the entries of `.init_array` before `main`, in a single thread; the function does not use the runtime.
 #[unsafe(link_section = ".init_array")]
-static LOOK: extern "C" fn() = look;
+static CHECK: extern "C" fn() = check_stdout;
 
-#[expect(unsafe_code, reason = "a file that may be closed cannot be borrowed")]
-extern "C" fn look() {
-    // SAFETY: asks about a number, whether it stands for a file or not.
-    let closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0;
-    CLOSED.store(closed, Ordering::Relaxed);
+#[expect(unsafe_code, reason = "a descriptor that may be closed cannot be borrowed")]
+extern "C" fn check_stdout() {
+    // SAFETY: `F_GETFD` is valid for any number and fails with EBADF if it is not open.
+    let is_closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0;
+    IS_CLOSED.store(is_closed, Ordering::Relaxed);
 }
 
-/// Whether there was one when the program began.
+/// Returns whether stdout was open when the program started.
 pub fn had_stdout() -> bool {
-    !CLOSED.load(Ordering::Relaxed)
+    !IS_CLOSED.load(Ordering::Relaxed)
 }

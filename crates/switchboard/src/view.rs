@@ -1,78 +1,89 @@
-//! What a person sees of a job while it runs.
+//! The view of a running job.
 //!
-//! On a terminal a line at the bottom says how long it takes, what the agent does and what it has used, and the answer grows above
-//! it, word by word where the agent sends it so. Anywhere else there are plain lines: the answer on stdout, everything else on stderr.
+//! On a terminal, a progress line at the bottom shows the elapsed time, the current activity and the tokens, and the answer streams above
+//! it. Elsewhere the view prints plain lines: the answer to stdout, everything else to stderr.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use calls::{Answer, Problem, describe_wait};
+use calls::{Answer, describe_wait};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use model::AgentKind;
 use serde_json::Value;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::cli::CallArgs;
-use crate::closing::Closing;
-use crate::echo::NoMark;
-use crate::failure::Failure;
-use crate::pieces::{Pieces, Whole};
-use crate::tool_lines::{Timing, ToolLine, ToolLog};
-use crate::{output, paint};
+use crate::closing::ClosingLines;
+use crate::echo::EchoGuard;
+use crate::{output, style};
+use render::duration::format_millis;
+use render::text::strip_control;
+use render::text_deltas::{DeltaMerger, MergedText};
+use render::tool_lines::{Timing, ToolLine, ToolLog};
 
-/// How much of what goes on fits beside the time.
-const DOING_CHARS: usize = 60;
-/// How many rows of a line that has no end yet are shown: all of them could be more than the screen has.
-const OPEN_ROWS: usize = 4;
-/// The line of progress, alone and below a line that has no end yet. The words are fixed; should they be wrong after all, the
-/// plain style does.
-const ALONE: &str = "{spinner} {elapsed} {wide_msg}";
-const BELOW: &str = "{prefix}\n{spinner} {elapsed} {wide_msg}";
+/// The interval at which the elapsed time is redrawn.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum length of the activity in the progress line.
+const MAX_ACTIVITY_CHARS: usize = 60;
+/// The maximum number of rows of an unfinished line that are shown: all of them may exceed the screen.
+const MAX_PARTIAL_ROWS: usize = 4;
+/// The templates of the progress line, alone and below an unfinished line.
+const PROGRESS_ALONE: &str = "{spinner} {elapsed} {wide_msg}";
+const PROGRESS_BELOW_TEXT: &str = "{prefix}\n{spinner} {elapsed} {wide_msg}";
 
-/// What is wanted of a job.
+/// Creates the timer that redraws the elapsed time.
+pub fn redraw_timer() -> Interval {
+    let mut timer = interval(REDRAW_INTERVAL);
+    timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    timer
+}
+
+/// The output of a followed job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// The words of the answer, for a person.
-    Words,
-    /// Every event as a line of JSON, and the answer as the last.
+pub enum OutputMode {
+    /// The text of the answer.
+    Text,
+    /// Every event as a line of JSON; the last line is the answer.
     Events,
-    /// The answer alone, as a JSON object.
+    /// Only the answer, as JSON.
     Answer,
 }
 
-impl How {
-    /// What an order wants.
-    pub fn of(order: &CallArgs) -> Self {
-        match (order.json, order.events) {
+impl OutputMode {
+    /// Returns the mode that the arguments select.
+    pub fn from_args(args: &CallArgs) -> Self {
+        match (args.json, args.events) {
             (true, _) => Self::Answer,
             (_, true) => Self::Events,
-            _ => Self::Words,
+            _ => Self::Text,
         }
     }
 
-    /// Whether somebody sees every word as it comes. For nobody else is it worth the room that pieces take: many times the answer.
+    /// Returns whether text deltas are shown as they arrive. Otherwise they are not worth their size, many times that of the answer.
     pub fn is_watched(self) -> bool {
         match self {
-            Self::Words => io::stdout().is_terminal(),
+            Self::Text => io::stdout().is_terminal(),
             Self::Events => true,
             Self::Answer => false,
         }
     }
 }
 
-/// A job as somebody sees it.
+/// The view of one job.
 pub struct View {
-    how: How,
+    mode: OutputMode,
     agent: AgentKind,
     bar: Option<ProgressBar>,
-    _no_mark: Option<NoMark>,
-    /// Whether the answer is on the same screen as the line of progress.
-    together: bool,
-    /// The piece of an answer that has no end of line yet.
-    open: String,
-    pieces: Pieces,
+    _echo_guard: Option<EchoGuard>,
+    /// Is true if stdout and the progress line share the terminal.
+    shares_terminal: bool,
+    /// The unfinished last line of the answer.
+    partial_line: String,
+    deltas: DeltaMerger,
     tools: ToolLog,
-    doing: String,
-    /// Whether the time that is shown is that of a wait.
+    activity: String,
+    /// Is true if the elapsed time includes a wait.
     has_waited: bool,
     tokens: u64,
     /// The background tasks that are running.
@@ -81,33 +92,33 @@ pub struct View {
 
 impl View {
     /// Creates the view of a job of `agent` in `directory`.
-    pub fn new(how: How, agent: AgentKind, directory: PathBuf, timing: Timing) -> Self {
-        let live = how == How::Words && io::stderr().is_terminal();
+    pub fn new(mode: OutputMode, agent: AgentKind, directory: PathBuf, timing: Timing) -> Self {
+        let live = mode == OutputMode::Text && io::stderr().is_terminal();
         let bar = live.then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            bar.set_style(style(ALONE));
+            bar.set_style(progress_style(PROGRESS_ALONE));
             bar
         });
-        let no_mark = bar.as_ref().and_then(|_| NoMark::on_stderr());
-        let together = live && io::stdout().is_terminal();
+        let echo_guard = bar.as_ref().and_then(|_| EchoGuard::for_stderr());
+        let shares_terminal = live && io::stdout().is_terminal();
         Self {
-            how,
+            mode,
             agent,
             bar,
-            _no_mark: no_mark,
-            together,
-            open: String::new(),
-            pieces: Pieces::default(),
+            _echo_guard: echo_guard,
+            shares_terminal,
+            partial_line: String::new(),
+            deltas: DeltaMerger::default(),
             tools: ToolLog::new(directory, timing),
-            doing: "starting".to_owned(),
+            activity: "starting".to_owned(),
             has_waited: false,
             tokens: 0,
             background: Vec::new(),
         }
     }
 
-    /// Time has passed.
-    pub fn tick(&self) {
+    /// Redraws the progress line.
+    pub fn redraw(&self) {
         if let Some(bar) = &self.bar {
             bar.set_message(self.message());
             bar.tick();
@@ -115,73 +126,73 @@ impl View {
     }
 
     fn message(&self) -> String {
-        let doing: String = self.doing.chars().take(DOING_CHARS).collect();
+        let activity: String = self.activity.chars().take(MAX_ACTIVITY_CHARS).collect();
         let used = if self.tokens > 0 { format!(" · {} tokens", self.tokens) } else { String::new() };
-        paint::clean(&format!("{} · {doing}{used}", self.agent))
+        strip_control(&format!("{} · {activity}{used}", self.agent))
     }
 
-    /// The agent said something.
-    pub fn event(&mut self, said: &Value) {
-        match self.how {
-            How::Events => output::line(&said.to_string()),
-            How::Answer => {}
-            How::Words => self.show(said),
+    /// Shows an event of the agent.
+    pub fn show_event(&mut self, event: &Value) {
+        match self.mode {
+            OutputMode::Events => output::line(&event.to_string()),
+            OutputMode::Answer => {}
+            OutputMode::Text => self.show_text_event(event),
         }
     }
 
-    fn show(&mut self, said: &Value) {
-        let text = |name: &str| said[name].as_str().unwrap_or_default();
+    fn show_text_event(&mut self, event: &Value) {
+        let text = |name: &str| event[name].as_str().unwrap_or_default();
         if text("event") == "waiting" {
-            return self.wait(text("reason"));
+            return self.show_wait(text("reason"));
         }
         if std::mem::take(&mut self.has_waited)
             && let Some(bar) = &self.bar
         {
-            // The wait is no part of the agent's time.
+            // The wait does not count as run time.
             bar.reset_elapsed();
         }
         match text("event") {
-            "text" if !said["within"].is_null() => {}
+            "text" if !event["within"].is_null() => {}
             "text" => {
-                "answering".clone_into(&mut self.doing);
-                self.say(text("text"), text("part") == "whole");
+                "answering".clone_into(&mut self.activity);
+                self.show_answer_text(text("text"), text("part") == "whole");
             }
             "finished" => {
-                self.break_off();
+                self.end_message();
                 if let Some(wait) = describe_wait(&self.background) {
                     self.aside(&format!("· {wait}"));
-                    self.doing = wait;
+                    self.activity = wait;
                 }
             }
             "background_tasks" => {
-                let running = said["running"].as_array().into_iter().flatten();
-                self.background = running.filter_map(Value::as_str).map(paint::clean).collect();
+                let running = event["running"].as_array().into_iter().flatten();
+                self.background = running.filter_map(Value::as_str).map(strip_control).collect();
             }
-            "thinking" => "thinking".clone_into(&mut self.doing),
+            "thinking" => "thinking".clone_into(&mut self.activity),
             "session_started" => {
-                // Another run: the tools of the one before it have no result any more.
+                // A new run: the open tools of the previous one will not return a result.
                 let lost = self.tools.drain(true);
                 self.show_tools(lost);
-                "started".clone_into(&mut self.doing);
+                "started".clone_into(&mut self.activity);
             }
             "tool_use" => {
-                self.break_off();
-                let announced = self.tools.start(said);
+                self.end_message();
+                let announced = self.tools.start(event);
                 self.show_tools(announced);
             }
-            "permission_denied" => self.tools.refuse(said),
+            "permission_denied" => self.tools.refuse(event),
             "tool_result" => {
-                let finished = self.tools.finish(said);
-                "thinking".clone_into(&mut self.doing);
+                let finished = self.tools.finish(event);
+                "thinking".clone_into(&mut self.activity);
                 self.show_tools(finished);
             }
             "retry" => {
-                self.break_off();
-                self.aside(&retry_line(said));
+                self.end_message();
+                self.aside(&retry_line(event));
             }
             "usage" => {
-                let figures = ["input", "output"].iter().filter_map(|name| said[name].as_u64());
-                // The agent's own figures, which need not be true.
+                let figures = ["input", "output"].iter().filter_map(|name| event[name].as_u64());
+                // Reported by the agent, so they may be arbitrary.
                 self.tokens = figures.fold(0, u64::saturating_add);
             }
             _ => {}
@@ -192,72 +203,76 @@ impl View {
     fn show_tools(&mut self, lines: impl IntoIterator<Item = ToolLine>) {
         for line in lines {
             self.end_line();
-            self.aside(&line.render(paint::stderr_width(), &io::stderr()));
+            self.aside(&line.render(style::stderr_width(), style::is_colored(&io::stderr())));
         }
         if let Some(current) = self.tools.current() {
-            self.doing = current;
+            self.activity = current;
         }
     }
 
     /// Nothing of the job runs.
-    fn wait(&mut self, reason: &str) {
+    fn show_wait(&mut self, reason: &str) {
         self.has_waited = true;
-        self.doing = paint::clean(reason);
+        self.activity = strip_control(reason);
         if self.bar.is_none() {
-            output::aside(&format!("· {}", self.doing));
+            output::aside(&format!("· {}", self.activity));
         }
     }
 
-    /// Words of the answer, of which nothing is shown twice.
-    fn say(&mut self, words: &str, whole: bool) {
-        if !whole {
-            self.pieces.add(words);
-            return self.words(words);
+    /// Shows text of the answer. Deltas and the full message that repeats them are merged.
+    fn show_answer_text(&mut self, text: &str, is_full: bool) {
+        if !is_full {
+            self.deltas.add(text);
+            return self.write(text);
         }
-        match self.pieces.whole(words) {
-            Whole::GoesOn(_) if self.pieces.are_open() => {}
-            Whole::GoesOn(rest) => self.words(&format!("{rest}\n")),
-            Whole::Anew(words) => {
+        match self.deltas.merge(text) {
+            MergedText::Continues(_) if self.deltas.is_pending() => {}
+            MergedText::Continues(rest) => self.write(&format!("{rest}\n")),
+            MergedText::New(text) => {
                 self.end_line();
-                self.words(&format!("{words}\n"));
+                self.write(&format!("{text}\n"));
             }
         }
     }
 
-    /// Whatever comes next does not go on with the words before.
-    fn break_off(&mut self) {
-        self.pieces.forget();
+    /// Ends the current message: later text does not continue it.
+    fn end_message(&mut self) {
+        self.deltas.clear();
         self.end_line();
     }
 
     fn end_line(&mut self) {
-        if !self.open.is_empty() {
-            self.words("\n");
+        if !self.partial_line.is_empty() {
+            self.write("\n");
         }
     }
 
-    /// Puts words on the screen. Below them may be the line of progress: then whole lines are printed for good above it, and what
-    /// has no end yet is drawn together with it.
-    fn words(&mut self, words: &str) {
-        let Some(bar) = self.bar.as_ref().filter(|_| self.together) else {
-            self.open.push_str(words);
-            self.open.drain(..self.open.rfind('\n').map_or(0, |end| end + 1));
-            return output::piece(words);
+    /// Prints text of the answer. If the progress line shares the terminal, complete lines are printed above it and the unfinished line is
+    /// drawn as part of it.
+    fn write(&mut self, text: &str) {
+        let Some(bar) = self.bar.as_ref().filter(|_| self.shares_terminal) else {
+            self.partial_line.push_str(text);
+            self.partial_line.drain(..self.partial_line.rfind('\n').map_or(0, |end| end + 1));
+            return output::print(text);
         };
-        let was_open = !self.open.is_empty();
-        self.open.push_str(words);
-        if let Some(end) = self.open.rfind('\n') {
-            let rest = self.open.split_off(end + 1);
-            let lines = std::mem::replace(&mut self.open, rest);
-            bar.suspend(|| output::piece(&lines));
+        let was_partial = !self.partial_line.is_empty();
+        self.partial_line.push_str(text);
+        if let Some(end) = self.partial_line.rfind('\n') {
+            let rest = self.partial_line.split_off(end + 1);
+            let lines = std::mem::replace(&mut self.partial_line, rest);
+            bar.suspend(|| output::print(&lines));
         }
-        if was_open == self.open.is_empty() {
-            bar.set_style(style(if self.open.is_empty() { ALONE } else { BELOW }));
+        if was_partial == self.partial_line.is_empty() {
+            bar.set_style(progress_style(if self.partial_line.is_empty() {
+                PROGRESS_ALONE
+            } else {
+                PROGRESS_BELOW_TEXT
+            }));
         }
-        bar.set_prefix(last_rows(&self.open, paint::width().unwrap_or(80)));
+        bar.set_prefix(last_rows(&self.partial_line, style::stdout_width().unwrap_or(80)));
     }
 
-    /// A line beside the answer.
+    /// Prints a line to stderr.
     pub fn aside(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| output::aside(text)),
@@ -265,17 +280,17 @@ impl View {
         }
     }
 
-    /// The job is over.
-    pub fn end(mut self, answer: &Answer) -> Result<(), Failure> {
+    /// Shows the answer of the job and its closing lines.
+    pub fn finish(mut self, answer: &Answer) -> serde_json::Result<()> {
         self.close(answer.status.is_final());
-        match self.how {
-            How::Words => Closing::from_answer(answer).print(),
-            How::Events | How::Answer => output::line(&serde_json::to_string(answer)?),
+        match self.mode {
+            OutputMode::Text => ClosingLines::from_answer(answer).print(),
+            OutputMode::Events | OutputMode::Answer => output::line(&serde_json::to_string(answer)?),
         }
         Ok(())
     }
 
-    /// Removes the progress line. Tools without a result keep a line, which says whether the run `is_over`.
+    /// Removes the progress line and prints the tools without a result. `is_over` tells whether the run has ended.
     pub fn close(&mut self, is_over: bool) {
         self.end_line();
         let open = self.tools.drain(is_over);
@@ -285,28 +300,28 @@ impl View {
         }
     }
 
-    /// Nothing more is heard of the job, which is not lost.
-    pub fn lose_sight(&mut self, job: &str) {
+    /// Reports that the job can no longer be followed. The job is not affected.
+    pub fn lose_track(&mut self, job: &str) {
         self.close(false);
-        output::aside(&format!("lost sight of job {job}; `switchboard logs -f {job}` comes back to it"));
+        output::aside(&format!("lost track of job {job}; follow it with `switchboard logs -f {job}`"));
     }
 
-    /// The person goes, the job stays, or is being stopped.
-    pub fn leave(&mut self, job: &str, cancelled: bool) {
+    /// Reports that this program detaches from a job that continues or is being canceled.
+    pub fn detach(&mut self, job: &str, is_cancelled: bool) {
         self.close(false);
-        let (what, rest) = if cancelled {
+        let (state, cancel_hint) = if is_cancelled {
             ("is being stopped", String::new())
         } else {
-            ("goes on", format!(", `switchboard cancel {job}` ends it"))
+            ("continues", format!(", cancel it with `switchboard cancel {job}`"))
         };
-        output::aside(&format!("job {job} {what}; `switchboard logs -f {job}` comes back to it{rest}"));
-        if self.how != How::Words {
+        output::aside(&format!("job {job} {state}; follow it with `switchboard logs -f {job}`{cancel_hint}"));
+        if self.mode != OutputMode::Text {
             output::line(&serde_json::json!({ "status": "running", "job_id": job }).to_string());
         }
     }
 }
 
-/// The line about a `retry` event: which attempt, when, and why.
+/// Formats a `retry` event: attempt, delay and cause.
 fn retry_line(event: &Value) -> String {
     let number = |name: &str| event[name].as_u64();
     let attempt = match (number("attempt"), number("of")) {
@@ -314,34 +329,28 @@ fn retry_line(event: &Value) -> String {
         (Some(attempt), None) => format!(" {attempt}"),
         (None, _) => String::new(),
     };
-    let delay = number("delay_ms").map(|delay| format!(" in {}", paint::span(delay))).unwrap_or_default();
+    let delay = number("delay_ms").map(|delay| format!(" in {}", format_millis(delay))).unwrap_or_default();
     let status = number("status").map(|status| format!("HTTP {status}"));
     let reason = event["reason"]
         .as_str()
-        .map(paint::clean)
+        .map(strip_control)
         .filter(|reason| !matches!(reason.as_str(), "" | "unknown"));
     let why: Vec<String> = status.into_iter().chain(reason).collect();
     let why = if why.is_empty() { "the model's API cannot be reached".to_owned() } else { why.join(" ") };
     format!("· retry{attempt}{delay}: {why}")
 }
 
-fn style(template: &str) -> ProgressStyle {
+fn progress_style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
-/// The end of a line that is too long for the rows there are.
+/// Returns the end of a line that exceeds the available rows.
 fn last_rows(line: &str, width: usize) -> String {
-    let most = OPEN_ROWS * width;
-    let over = line.chars().count().saturating_sub(most);
+    let max_chars = MAX_PARTIAL_ROWS * width;
+    let over = line.chars().count().saturating_sub(max_chars);
     let shown = line.chars().skip(over + usize::from(over > 0));
     let cut = if over > 0 { "…" } else { "" };
-    format!("{cut}{}", paint::clean(&shown.collect::<String>()))
-}
-
-/// Why a job failed: in words, and as the kind that the documents list.
-pub fn because(error: &Problem) -> String {
-    let words = paint::clean(&error.message);
-    if words == error.kind { words } else { format!("{words} ({})", error.kind) }
+    format!("{cut}{}", strip_control(&shown.collect::<String>()))
 }
 
 #[cfg(test)]
@@ -357,17 +366,17 @@ mod tests {
     }
 
     #[test]
-    fn implausible_token_counts_are_shown_without_a_panic() {
-        let mut view = View::new(How::Words, AgentKind::Claude, PathBuf::from("/"), Timing::Live);
-        view.event(&serde_json::json!({ "event": "usage", "input": u64::MAX, "output": u64::MAX }));
+    fn implausible_token_counts_do_not_overflow() {
+        let mut view = View::new(OutputMode::Text, AgentKind::Claude, PathBuf::from("/"), Timing::Live);
+        view.show_event(&serde_json::json!({ "event": "usage", "input": u64::MAX, "output": u64::MAX }));
         assert_eq!(view.tokens, u64::MAX);
     }
 
     #[test]
-    fn of_a_line_that_fills_the_screen_the_end_is_shown_and_nothing_that_a_terminal_obeys() {
+    fn long_line_is_truncated_at_start_and_sanitized() {
         assert_eq!(last_rows("as it \x1b[2Jis", 80), "as it is");
         let shown = last_rows(&format!("{}end", "x".repeat(100)), 10);
         assert!(shown.starts_with("…xx") && shown.ends_with("xend"), "{shown}");
-        assert_eq!(shown.chars().count(), OPEN_ROWS * 10);
+        assert_eq!(shown.chars().count(), MAX_PARTIAL_ROWS * 10);
     }
 }

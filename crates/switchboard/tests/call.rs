@@ -1,5 +1,5 @@
-//! The installed programs together: a call placed by a person without the daemon (`--direct`), with the real executables.
-//! Calls that the daemon runs are in `tests/front/calling.rs`.
+//! The installed programs together: a call without the daemon (`--direct`), with the real executables.
+//! Calls through the daemon are in `tests/e2e/calls.rs`.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 use std::fs;
@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use testkit::is_running;
 
 use tempfile::TempDir;
 
@@ -29,7 +30,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn the_answer_is_on_stdout_and_the_rest_on_stderr() {
+fn only_answer_is_on_stdout() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["Hello"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -38,7 +39,7 @@ fn the_answer_is_on_stdout_and_the_rest_on_stderr() {
 }
 
 #[test]
-fn the_prompt_can_come_from_stdin() {
+fn prompt_is_read_from_stdin() {
     let home = tempfile::tempdir().unwrap();
     let mut child: Child = switchboard(&home, &["call", "rehearsal", "-"])
         .stdin(Stdio::piped())
@@ -52,7 +53,7 @@ fn the_prompt_can_come_from_stdin() {
 }
 
 #[test]
-fn oversized_prompt_is_refused_with_its_real_size() {
+fn oversized_prompt_error_has_real_size() {
     let home = tempfile::tempdir().unwrap();
     let mut child: Child = switchboard(&home, &["call", "rehearsal", "-"])
         .stdin(Stdio::piped())
@@ -68,7 +69,7 @@ fn oversized_prompt_is_refused_with_its_real_size() {
 }
 
 #[test]
-fn what_the_agent_leaves_behind_is_ended_and_counted() {
+fn leftover_processes_are_killed_and_counted() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["@rehearse spawn daemon\n@rehearse spawn setsid\n@rehearse answer done"]);
     assert!(
@@ -78,7 +79,7 @@ fn what_the_agent_leaves_behind_is_ended_and_counted() {
 }
 
 #[test]
-fn a_call_that_is_killed_takes_its_agent_and_all_that_it_started_with_it() {
+fn killed_call_leaves_no_process() {
     let home = tempfile::tempdir().unwrap();
     let pids = home.path().join("pids");
     let prompt = format!(
@@ -103,13 +104,8 @@ fn a_call_that_is_killed_takes_its_agent_and_all_that_it_started_with_it() {
     }
 }
 
-fn is_running(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with(['Z', 'X']))
-}
-
 #[test]
-fn every_end_has_its_exit_code() {
+fn every_outcome_has_its_exit_code() {
     let home = tempfile::tempdir().unwrap();
     assert_eq!(call(&home, &["@rehearse exit 7"]).status.code(), Some(1));
     assert_eq!(call(&home, &["  "]).status.code(), Some(2));
@@ -119,7 +115,7 @@ fn every_end_has_its_exit_code() {
 }
 
 #[test]
-fn full_disk_and_unusable_state_directory_have_their_own_exit_code() {
+fn storage_failures_have_own_exit_code() {
     let home = tempfile::tempdir().unwrap();
     // A file that may not grow any further fails like a disk without room.
     let script = "ulimit -f 1000; exec \"$0\" call rehearsal --direct '@rehearse flood stdout 2MB'";
@@ -139,7 +135,7 @@ fn full_disk_and_unusable_state_directory_have_their_own_exit_code() {
 }
 
 #[test]
-fn a_failure_is_typed_and_has_the_agents_own_words_and_a_hint() {
+fn failure_has_kind_message_and_hint() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["@rehearse fail auth"]);
     assert_eq!(output.status.code(), Some(1));
@@ -149,7 +145,7 @@ fn a_failure_is_typed_and_has_the_agents_own_words_and_a_hint() {
 }
 
 #[test]
-fn an_agent_that_ends_without_a_result_has_not_succeeded() {
+fn exit_without_result_is_failure() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["@rehearse say half an answer\n@rehearse cut", "--json"]);
     assert_eq!(output.status.code(), Some(1));
@@ -159,7 +155,7 @@ fn an_agent_that_ends_without_a_result_has_not_succeeded() {
 }
 
 #[test]
-fn with_events_every_line_is_json_and_the_last_is_the_outcome() {
+fn events_are_json_lines_ending_with_outcome() {
     let home = tempfile::tempdir().unwrap();
     let prompt =
         "@rehearse think hm\n@rehearse tool Bash ls => a\n@rehearse garbage json\n@rehearse answer done";
@@ -175,7 +171,7 @@ fn with_events_every_line_is_json_and_the_last_is_the_outcome() {
 }
 
 #[test]
-fn a_session_can_be_named_and_gone_on_with() {
+fn named_session_is_resumed() {
     let home = tempfile::tempdir().unwrap();
     let id = "0190a3b4-0000-4000-8000-000000000001";
     let output = call(&home, &["hi", "--session", id, "--json"]);
@@ -186,7 +182,7 @@ fn a_session_can_be_named_and_gone_on_with() {
 }
 
 #[test]
-fn an_agent_that_is_not_installed_is_named_with_the_way_to_install_it() {
+fn missing_agent_error_has_install_hint() {
     let home = tempfile::tempdir().unwrap();
     let output = switchboard(&home, &["call", "claude", "hi"]).output().unwrap();
     assert_eq!(output.status.code(), Some(5));
@@ -195,7 +191,7 @@ fn an_agent_that_is_not_installed_is_named_with_the_way_to_install_it() {
     assert!(text.contains("hint: install it with `npm install -g @anthropic-ai/claude-code`"), "{text}");
 }
 
-/// A program in the agent's place that prints a recorded transcript.
+/// Creates an agent program that prints a recorded transcript.
 fn playing_back(home: &TempDir, agent: &str, transcript: &str) -> Output {
     // Not below the configuration, which agents do not see.
     let programs = tempfile::tempdir().unwrap();
@@ -216,7 +212,7 @@ fn playing_back(home: &TempDir, agent: &str, transcript: &str) -> Output {
 }
 
 #[test]
-fn the_answer_of_every_agent_is_printed_once() {
+fn answer_of_every_agent_is_printed_once() {
     for (agent, transcript) in [
         ("claude", "claude-2.1.325/new-session"),
         ("codex", "codex-0.166.0/new-session"),
@@ -228,7 +224,7 @@ fn the_answer_of_every_agent_is_printed_once() {
 }
 
 #[test]
-fn the_doctor_fails_when_no_agent_is_ready_and_says_what_to_do() {
+fn doctor_fails_if_no_agent_is_ready() {
     let home = tempfile::tempdir().unwrap();
     let output = switchboard(&home, &["doctor"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -238,7 +234,7 @@ fn the_doctor_fails_when_no_agent_is_ready_and_says_what_to_do() {
     }
 }
 
-/// Puts a `claude` into a directory that answers the questions of the doctor, and asks it.
+/// Creates a `claude` that answers the checks of the doctor, and runs the doctor.
 fn doctor_with_claude_in(home: &TempDir, bin: &Path) -> Output {
     fs::create_dir_all(bin).unwrap();
     let script = "#!/bin/sh\ncase $1 in --version) echo '2.1.325 (Claude Code)';; *) echo '  --session-id <uuid>  x';; esac\n";
@@ -249,7 +245,7 @@ fn doctor_with_claude_in(home: &TempDir, bin: &Path) -> Output {
 }
 
 #[test]
-fn doctor_predicts_that_claude_refuses_root_without_a_sandbox() {
+fn doctor_predicts_claude_root_rejection() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("config.toml"), "[sandbox]\npolicy = \"off\"\n").unwrap();
     let output = doctor_with_claude_in(&home, &home.path().join("bin"));
@@ -261,7 +257,7 @@ fn doctor_predicts_that_claude_refuses_root_without_a_sandbox() {
 }
 
 #[test]
-fn doctor_predicts_that_a_hidden_program_cannot_be_started() {
+fn doctor_predicts_hidden_program() {
     let home = tempfile::tempdir().unwrap();
     let output = doctor_with_claude_in(&home, &home.path().join("state/bin"));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -272,7 +268,7 @@ fn doctor_predicts_that_a_hidden_program_cannot_be_started() {
 }
 
 #[test]
-fn the_doctor_finds_an_agent_and_its_version() {
+fn doctor_finds_agent_version() {
     let home = tempfile::tempdir().unwrap();
     let bin = home.path().join("bin");
     let output = doctor_with_claude_in(&home, &bin);
@@ -289,7 +285,7 @@ fn the_doctor_finds_an_agent_and_its_version() {
 }
 
 #[test]
-fn a_mistake_names_the_thing_and_the_remedy() {
+fn usage_error_has_hint() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["hi", "--cwd", "/nowhere"]);
     let text = stderr(&output);
@@ -300,7 +296,7 @@ fn a_mistake_names_the_thing_and_the_remedy() {
 }
 
 #[test]
-fn without_a_home_it_says_what_to_set() {
+fn direct_call_without_home_names_variable() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_switchboard"));
     let output = command.env_clear().args(["call", "rehearsal", "--direct", "hi"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -308,7 +304,7 @@ fn without_a_home_it_says_what_to_set() {
 }
 
 #[test]
-fn ctrl_c_cancels_the_call_and_leaves_nothing() {
+fn ctrl_c_cancels_call_and_leaves_no_process() {
     let home = tempfile::tempdir().unwrap();
     let pids = home.path().join("pids");
     let prompt = format!(
@@ -332,14 +328,14 @@ fn ctrl_c_cancels_the_call_and_leaves_nothing() {
 }
 
 #[test]
-fn a_supervisor_without_a_spool_says_who_starts_it() {
+fn supervisor_without_spool_explains_itself() {
     let output = Command::new(env!("CARGO_BIN_EXE_switchboard-supervisor")).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("hint: this program is started by Switchboard"), "{output:?}");
 }
 
 #[test]
-fn the_scripted_agent_is_installed_with_it() {
+fn rehearsal_is_installed() {
     let output = Command::new(env!("CARGO_BIN_EXE_rehearsal")).arg("--version").output().unwrap();
     assert_eq!(output.stdout, format!("rehearsal {}\n", env!("CARGO_PKG_VERSION")).into_bytes());
 }

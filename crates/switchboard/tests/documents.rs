@@ -1,4 +1,4 @@
-//! What is written for people, and for the programs of others, agrees with itself and with the program.
+//! Checks that the documents and manifests agree with each other and with the program.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ fn json(name: &str) -> Value {
     serde_json::from_str(&read(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Every Markdown file below a folder, but for what is built or hidden.
+/// Returns every Markdown file below a directory, except built and hidden ones.
 fn pages(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -41,7 +41,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a page that are not inside a fence, where nothing is a link or a heading.
+/// Returns the lines of a page outside of code fences.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.lines().filter(move |line| {
@@ -51,13 +51,13 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What the links and pictures of a page lead to.
+/// Returns the targets of the links and pictures of a page.
 fn links(text: &str) -> Vec<&str> {
     let targets = |line| str::split(line, "](").skip(1).filter_map(|rest: &str| rest.split(')').next());
     lines(text).flat_map(targets).collect()
 }
 
-/// The names by which the headings of a page can be linked to.
+/// Returns the anchors of the headings of a page.
 fn anchors(text: &str) -> BTreeSet<String> {
     let heading = |line: &str| {
         let title = line.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?.to_lowercase();
@@ -67,7 +67,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     lines(text).filter_map(heading).collect()
 }
 
-/// The links of a page that lead to nothing.
+/// Returns the broken links of a page.
 fn broken(page: &Path, text: &str) -> Vec<String> {
     let is_broken = |link: &&str| {
         let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
@@ -81,7 +81,7 @@ fn broken(page: &Path, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_link_between_the_documents_leads_somewhere() {
+fn document_links_resolve() {
     let all = pages(&root());
     assert!(all.len() > 10, "the documents are not where they are looked for: {all:?}");
     let broken: Vec<String> =
@@ -90,7 +90,7 @@ fn every_link_between_the_documents_leads_somewhere() {
 }
 
 #[test]
-fn a_link_to_nothing_is_found() {
+fn broken_link_is_found() {
     let page = root().join("docs/README.md");
     let text = "# Two words, `and` more\n[here](#two-words-and-more) [there](nowhere.md) [no](#none)\n\
                 ![no](gone.svg)\n[far](https://example.com/)\n```\n[no](link)\n# no heading\n```\n[no](#no-heading)\n";
@@ -102,7 +102,7 @@ fn a_link_to_nothing_is_found() {
 }
 
 #[test]
-fn the_index_of_the_documents_has_every_page() {
+fn docs_index_lists_every_page() {
     let text = read("docs/README.md");
     let listed: BTreeSet<&str> = links(&text).into_iter().collect();
     for page in pages(&root().join("docs")) {
@@ -111,7 +111,7 @@ fn the_index_of_the_documents_has_every_page() {
     }
 }
 
-/// The names of an enumeration's variants, from what serde says about one that does not exist.
+/// Returns the variant names of an enumeration, from serde's error for an unknown one.
 fn variants<T: DeserializeOwned>(nonsense: &Value) -> Vec<String> {
     let error = serde_json::from_value::<T>(nonsense.clone()).err().unwrap().to_string();
     let names: Vec<String> = error.split('`').skip(1).step_by(2).map(str::to_owned).collect();
@@ -120,7 +120,7 @@ fn variants<T: DeserializeOwned>(nonsense: &Value) -> Vec<String> {
 }
 
 #[test]
-fn every_kind_of_error_has_its_place_among_the_troubles() {
+fn every_failure_kind_is_in_troubleshooting() {
     let page = read("docs/troubleshooting.md");
     let headings = anchors(&page);
     for kind in variants::<FailureKind>(&serde_json::json!({ "kind": "?" })) {
@@ -132,7 +132,7 @@ fn every_kind_of_error_has_its_place_among_the_troubles() {
     }
 }
 
-/// Everything that is written in Rust below a folder.
+/// Returns all Rust source below a directory.
 fn code(folder: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -166,7 +166,7 @@ fn tests_named_in_documents_exist() {
 }
 
 #[test]
-fn what_the_registry_is_told_is_what_is_built() {
+fn registry_manifest_matches_build() {
     let server = json("server.json");
     assert_eq!(
         server["$schema"], "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
@@ -186,7 +186,7 @@ fn what_the_registry_is_told_is_what_is_built() {
 }
 
 #[test]
-fn the_manifest_of_the_bundle_is_of_this_version_and_has_every_tool() {
+fn bundle_manifest_matches_version_and_tools() {
     let manifest = json("packaging/manifest.json");
     assert_eq!(manifest["manifest_version"], "0.3");
     assert_eq!(manifest["name"], env!("CARGO_PKG_NAME"));
@@ -210,7 +210,7 @@ fn the_manifest_of_the_bundle_is_of_this_version_and_has_every_tool() {
 }
 
 #[test]
-fn a_bundle_holds_every_executable_and_is_the_same_twice() {
+fn bundle_is_complete_and_reproducible() {
     let scratch = tempfile::tempdir().unwrap();
     let built = scratch.path().join("built");
     fs::create_dir(&built).unwrap();
@@ -250,7 +250,7 @@ fn a_bundle_holds_every_executable_and_is_the_same_twice() {
 }
 
 #[test]
-fn the_example_for_a_project_starts_the_bridge() {
+fn project_example_starts_bridge() {
     let example = json("examples/mcp.json");
     let server = serde_json::json!({ "command": "switchboard", "args": ["mcp"] });
     assert_eq!(example, serde_json::json!({ "mcpServers": { "switchboard": server } }));

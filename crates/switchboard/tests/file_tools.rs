@@ -1,4 +1,4 @@
-//! The installed `file-tools`: that the thin program is the whole one.
+//! The installed `file-tools` program has all interfaces of the library.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 use std::fs;
@@ -16,7 +16,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn all_three_faces_are_there() {
+fn command_json_and_mcp_interfaces_work() {
     let workspace = tempfile::tempdir().unwrap();
     fs::write(workspace.path().join("a.txt"), "hello\n").unwrap();
     let words = file_tools().arg(workspace.path()).args(["read", "a.txt"]).output().unwrap();
@@ -40,7 +40,7 @@ fn all_three_faces_are_there() {
 }
 
 #[test]
-fn a_refusal_is_json_on_stderr_and_exit_code_1() {
+fn error_is_json_on_stderr() {
     let workspace = tempfile::tempdir().unwrap();
     let Output { status, stdout, stderr } =
         file_tools().arg(workspace.path()).args(["read", "../x"]).output().unwrap();

@@ -1,33 +1,33 @@
-//! Lines of bytes, whatever is in them.
+//! Reads lines of bytes with a maximum length.
 
 use std::io::{self, BufRead};
 
-/// What was read.
+/// The result of [`read_line`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
-    /// A line with its end; the last may have had none, and gets one.
+pub enum ReadLine {
+    /// A line with its line feed, which is added to an unterminated last line.
     Line(Vec<u8>),
-    /// A line that is longer than anybody takes; it was read to its end and thrown away.
+    /// A line that exceeds the maximum. It was discarded up to its end.
     TooLong,
-    /// There are no more.
+    /// The end of the input.
     End,
 }
 
-/// Reads the next line.
-pub fn next(reader: &mut impl BufRead, longest: usize) -> io::Result<Next> {
+/// Reads the next line of at most `max_bytes`.
+pub fn read_line(reader: &mut impl BufRead, max_bytes: usize) -> io::Result<ReadLine> {
     let mut line = Vec::new();
-    io::Read::take(&mut *reader, longest as u64).read_until(b'\n', &mut line)?;
+    io::Read::take(&mut *reader, max_bytes as u64).read_until(b'\n', &mut line)?;
     match line.last() {
-        None => Ok(Next::End),
-        Some(b'\n') => Ok(Next::Line(line)),
-        Some(_) if line.len() < longest => {
+        None => Ok(ReadLine::End),
+        Some(b'\n') => Ok(ReadLine::Line(line)),
+        Some(_) if line.len() < max_bytes => {
             line.push(b'\n');
-            Ok(Next::Line(line))
+            Ok(ReadLine::Line(line))
         }
         Some(_) => {
             drop(line);
             reader.skip_until(b'\n')?;
-            Ok(Next::TooLong)
+            Ok(ReadLine::TooLong)
         }
     }
 }
@@ -37,15 +37,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_bytes_and_too_long_ones_cost_only_themselves() {
+    fn oversized_line_is_skipped_without_losing_others() {
         let mut input = &b"one\n\xff\xfe\n\nfar too long\nok\nlast"[..];
-        let mut read = || next(&mut input, 8).unwrap();
-        assert_eq!(read(), Next::Line(b"one\n".to_vec()));
-        assert_eq!(read(), Next::Line(b"\xff\xfe\n".to_vec()));
-        assert_eq!(read(), Next::Line(b"\n".to_vec()));
-        assert_eq!(read(), Next::TooLong);
-        assert_eq!(read(), Next::Line(b"ok\n".to_vec()));
-        assert_eq!(read(), Next::Line(b"last\n".to_vec()));
-        assert_eq!(read(), Next::End);
+        let mut read = || read_line(&mut input, 8).unwrap();
+        assert_eq!(read(), ReadLine::Line(b"one\n".to_vec()));
+        assert_eq!(read(), ReadLine::Line(b"\xff\xfe\n".to_vec()));
+        assert_eq!(read(), ReadLine::Line(b"\n".to_vec()));
+        assert_eq!(read(), ReadLine::TooLong);
+        assert_eq!(read(), ReadLine::Line(b"ok\n".to_vec()));
+        assert_eq!(read(), ReadLine::Line(b"last\n".to_vec()));
+        assert_eq!(read(), ReadLine::End);
     }
 }

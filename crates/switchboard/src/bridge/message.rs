@@ -1,32 +1,31 @@
-//! A first look at a line of MCP: what kind of message it is, and nothing more.
+//! Classifies MCP messages without parsing them completely.
 //!
-//! Lines are passed on byte for byte; the one thing that is ever added is the mark of a tool call. What cannot be read is the
-//! server's to complain about.
+//! Lines are forwarded byte for byte; only the request key of a tool call is added. The server reports invalid messages.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// Stands in `params._meta` of every tool call, with a name for this very request. A server that sees the same name again answers
-/// with the same job.
-pub const MARK: &str = "switchboard/request";
+/// The field of `params._meta` that contains the request key of a tool call. A server that receives the same key again returns the same
+/// job.
+pub const REQUEST_KEY_FIELD: &str = "switchboard/request";
 
-/// What a line is.
+/// The kind of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
-    /// Wants an answer.
+pub enum McpMessage {
+    /// A request.
     Request { id: String, method: String },
-    /// Wants none. For a cancellation, the request that is meant.
+    /// A notification. `cancels` is the request that a cancellation names.
     Notification { method: String, cancels: Option<String> },
-    /// Is one.
-    Answer { id: String },
-    /// A batch, or nothing that can be read.
+    /// A reply.
+    Reply { id: String },
+    /// A batch, or an invalid message.
     Other,
 }
 
 #[derive(Deserialize)]
-struct Top<'a> {
+struct Envelope<'a> {
     #[serde(default, borrow)]
     id: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -43,91 +42,93 @@ struct Cancelled<'a> {
 
 #[derive(Deserialize)]
 struct Params<'a> {
-    #[serde(default, borrow, rename = "_meta", deserialize_with = "also_null")]
+    #[serde(default, borrow, rename = "_meta", deserialize_with = "present_or_null")]
     meta: Option<&'a RawValue>,
 }
 
-/// What is there, `null` included: a second one beside it would be an error.
-fn also_null<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+/// Deserializes a field that is present, including `null`: a duplicate field would be an error.
+fn present_or_null<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 #[derive(Deserialize)]
 struct Meta<'a> {
-    #[serde(default, borrow, rename = "switchboard/request", deserialize_with = "also_null")]
-    mark: Option<&'a RawValue>,
+    #[serde(default, borrow, rename = "switchboard/request", deserialize_with = "present_or_null")]
+    request_key: Option<&'a RawValue>,
 }
 
-/// The top of a line that is one message. A list would fit into the struct, too.
-fn top(line: &[u8]) -> Option<Top<'_>> {
+/// Parses the envelope of a single message. Arrays are excluded: serde would accept one for the struct.
+fn parse_envelope(line: &[u8]) -> Option<Envelope<'_>> {
     line.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(line).ok())?
 }
 
-/// What kind of message it is.
-pub fn look(line: &[u8]) -> Message {
-    let Some(top) = top(line) else { return Message::Other };
-    if top.id.is_some_and(|id| !can_be_answered(id)) {
-        return Message::Other;
+/// Returns the kind of a message.
+pub fn classify(line: &[u8]) -> McpMessage {
+    let Some(top) = parse_envelope(line) else { return McpMessage::Other };
+    if top.id.is_some_and(|id| !is_valid_id(id)) {
+        return McpMessage::Other;
     }
-    match (top.id.map(id), top.method) {
-        (Some(id), Some(method)) => Message::Request { id, method: method.into_owned() },
+    match (top.id.map(normalize_id), top.method) {
+        (Some(id), Some(method)) => McpMessage::Request { id, method: method.into_owned() },
         (None, Some(method)) => {
             let cancels = (method == "notifications/cancelled")
                 .then(|| serde_json::from_str::<Cancelled<'_>>(top.params?.get()).ok())
                 .flatten()
-                .map(|cancelled| id(cancelled.request_id));
-            Message::Notification { method: method.into_owned(), cancels }
+                .map(|cancelled| normalize_id(cancelled.request_id));
+            McpMessage::Notification { method: method.into_owned(), cancels }
         }
-        (Some(id), None) => Message::Answer { id },
-        (None, None) => Message::Other,
+        (Some(id), None) => McpMessage::Reply { id },
+        (None, None) => McpMessage::Other,
     }
 }
 
-/// Whether an answer can bear that id. To one that is neither a text nor a whole number the server answers under none.
-fn can_be_answered(id: &RawValue) -> bool {
+/// Returns whether an id is a string or an integer. The server replies to others without an id.
+fn is_valid_id(id: &RawValue) -> bool {
     id.get().starts_with('"') || id.get().parse::<i64>().is_ok()
 }
 
-/// An id as JSON, written in one way only, so that an answer is found however it spells it.
-fn id(raw: &RawValue) -> String {
+/// Normalizes an id, so that a reply is matched regardless of its spelling.
+fn normalize_id(raw: &RawValue) -> String {
     match serde_json::from_str::<serde_json::Value>(raw.get()) {
         Ok(value) => value.to_string(),
         Err(_) => raw.get().to_owned(),
     }
 }
 
-/// Adds the mark to a request whose parameters are an object, unless the host has set one itself.
-pub fn mark(line: &mut Vec<u8>, name: &str) {
-    if let Some((place, added)) = insertion(line, name) {
-        line.splice(place, added.into_bytes());
+/// Adds the request key to a request whose parameters are an object, unless the host has set one.
+pub fn add_request_key(line: &mut Vec<u8>, key: &str) {
+    if let Some((range, added)) = find_insertion(line, key) {
+        line.splice(range, added.into_bytes());
     }
 }
 
-/// Where something is to be put, and what.
-fn insertion(line: &[u8], name: &str) -> Option<(std::ops::Range<usize>, String)> {
-    let params = top(line)?.params?.get();
+/// Returns the range to replace and the replacement.
+fn find_insertion(line: &[u8], key: &str) -> Option<(std::ops::Range<usize>, String)> {
+    let params = parse_envelope(line)?.params?.get();
     if !params.starts_with('{') {
         return None;
     }
     let Params { meta } = serde_json::from_str(params).ok()?;
-    let place = |part: &str| part.as_ptr() as usize - line.as_ptr() as usize;
-    let mark = format!("\"{MARK}\":\"{name}\"");
-    // An object with something in it wants a comma behind what is put first.
+    let offset = |part: &str| part.as_ptr() as usize - line.as_ptr() as usize;
+    let field = format!("\"{REQUEST_KEY_FIELD}\":\"{key}\"");
+    // The first field of a non-empty object needs a comma after it.
     let comma = |object: &str| if object[1..].trim_start().starts_with('}') { "" } else { "," };
     match meta.map(RawValue::get) {
         Some(meta) if meta.starts_with('{') => {
-            let Meta { mark: None } = serde_json::from_str(meta).ok()? else { return None };
-            let at = place(meta) + 1;
-            Some((at..at, format!("{mark}{}", comma(meta))))
+            let Meta { request_key: None } = serde_json::from_str(meta).ok()? else { return None };
+            let at = offset(meta) + 1;
+            Some((at..at, format!("{field}{}", comma(meta))))
         }
         Some(null @ "null") => {
-            let at = place(null);
-            Some((at..at + "null".len(), format!("{{{mark}}}")))
+            let at = offset(null);
+            Some((at..at + "null".len(), format!("{{{field}}}")))
         }
         Some(_) => None,
         None => {
-            let at = place(params) + 1;
-            Some((at..at, format!("\"_meta\":{{{mark}}}{}", comma(params))))
+            let at = offset(params) + 1;
+            Some((at..at, format!("\"_meta\":{{{field}}}{}", comma(params))))
         }
     }
 }
@@ -136,25 +137,25 @@ fn insertion(line: &[u8], name: &str) -> Option<(std::ops::Range<usize>, String)
 mod tests {
     use super::*;
 
-    fn marked(line: &str) -> String {
+    fn with_key(line: &str) -> String {
         let mut bytes = line.as_bytes().to_vec();
-        mark(&mut bytes, "7");
+        add_request_key(&mut bytes, "7");
         String::from_utf8(bytes).unwrap()
     }
 
     #[test]
-    fn a_line_is_what_it_says_it_is() {
-        let request = Message::Request { id: "1".into(), method: "tools/call".into() };
-        assert_eq!(look(br#" {"jsonrpc":"2.0", "id": 1, "method":"tools\/call"} "#), request);
-        assert_eq!(look(br#"{"id":"\u0061","result":{}}"#), Message::Answer { id: r#""a""#.into() });
+    fn messages_are_classified() {
+        let request = McpMessage::Request { id: "1".into(), method: "tools/call".into() };
+        assert_eq!(classify(br#" {"jsonrpc":"2.0", "id": 1, "method":"tools\/call"} "#), request);
+        assert_eq!(classify(br#"{"id":"\u0061","result":{}}"#), McpMessage::Reply { id: r#""a""#.into() });
         assert_eq!(
-            look(br#"{"method":"notifications/cancelled","params":{"requestId":"x","reason":"y"}}"#),
-            Message::Notification {
+            classify(br#"{"method":"notifications/cancelled","params":{"requestId":"x","reason":"y"}}"#),
+            McpMessage::Notification {
                 method: "notifications/cancelled".into(),
                 cancels: Some(r#""x""#.into())
             }
         );
-        for odd in [
+        for invalid in [
             &b"[]"[..],
             b"[{\"id\":1}]",
             b"",
@@ -166,12 +167,12 @@ mod tests {
             b"{\"id\":1.5,\"method\":\"ping\"}",
             b"{\"id\":[1],\"method\":\"ping\"}",
         ] {
-            assert_eq!(look(odd), Message::Other, "{odd:?}");
+            assert_eq!(classify(invalid), McpMessage::Other, "{invalid:?}");
         }
     }
 
     #[test]
-    fn a_mark_is_added_and_all_else_stays_as_it_was() {
+    fn request_key_is_inserted_without_other_changes() {
         for (before, after) in [
             (
                 r#"{"params":{"name":"a"},"id":1}"#,
@@ -188,13 +189,13 @@ mod tests {
             ),
             (r#"{"params":{"_meta":{ }}}"#, r#"{"params":{"_meta":{"switchboard/request":"7" }}}"#),
         ] {
-            assert_eq!(marked(before), after);
+            assert_eq!(with_key(before), after);
             serde_json::from_str::<serde_json::Value>(after).unwrap();
         }
     }
 
     #[test]
-    fn what_cannot_be_marked_stays_as_it_was() {
+    fn message_without_object_params_is_unchanged() {
         for line in [
             r#"{"params":[1]}"#,
             r#"{"params":[{"a":1}]}"#,
@@ -207,7 +208,7 @@ mod tests {
             r#"{"params":{"_meta":{"switchboard/request":null}}}"#,
             r#"{"params":{"_meta":{},"_meta":{}}}"#,
         ] {
-            assert_eq!(marked(line), line);
+            assert_eq!(with_key(line), line);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! `switchboard mcp`: a pipe between an MCP host and the daemon, and nothing else.
+//! `switchboard mcp`: forwards MCP messages between a host on stdio and the daemon.
 //!
-//! Owns the connection and what is open on it. Knows no tool, keeps no state of its own, and writes nothing but the protocol to
-//! stdout. When the daemon goes away with requests open, it finds or starts the next one, greets it as the host did, and says again
-//! what is open; every tool call has a mark by which the daemon knows it again, so no job is run twice. Without anything open it
-//! waits for the host's next word, so that `switchboard stop` does not start what it stops.
+//! Owns the connection and its in-flight requests. Knows no tools, and writes only protocol messages to stdout. If the daemon exits with
+//! requests in flight, the bridge connects to the next daemon or starts it, replays `initialize` and the requests. Every tool call carries a
+//! request key by which the daemon recognizes it, so no job runs twice. Without requests in flight the bridge waits for the host's
+//! next message, so that `switchboard stop` does not start a new daemon.
 //!
-//! Three threads, since none of the four ends may wait for another: one reads the host, one reads the daemon (and writes to the
-//! host), and this one writes to the daemon.
+//! Three threads, so that no end blocks another: one reads the host, one reads the daemon and writes to the host, and the main thread
+//! writes to the daemon.
 
-mod inbox;
-mod ledger;
+mod event_queue;
+mod in_flight;
 mod lines;
 mod message;
 mod resident;
@@ -26,64 +26,64 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::environment::Environment;
-use crate::failure::Failure;
-use crate::front::{FrontError, Starter};
+use protocol::{ClientRole, ConnectorError, DaemonConnector, describe_version_skew};
+
+use crate::client;
+use crate::failure::{CommandFailure, RuntimeError};
 use crate::output;
-use crate::wire::{self, Role};
-use inbox::{Inbox, Word};
-use ledger::{FromHost, Ledger, Line, failure};
-use lines::Next;
+use event_queue::{BridgeEvent, EventQueue};
+use in_flight::{HostLine, InFlight, MessageLine, error_reply};
+use lines::ReadLine;
 
-/// Longer lines are refused. A prompt of 50 MB fits well.
-const LONGEST_LINE: usize = 256 << 20;
-/// How long the answers to what a host asked before it closed its end are waited for, should it still listen. The daemon answers within
-/// 3 s of being told that no more comes, and another may have to be started for it.
-const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(8);
-/// How long to wait before the same request is said for the third time, the fourth and so on.
-const PAUSE: Duration = Duration::from_millis(100);
-/// The threads hold no data on their stacks.
-const STACK: usize = 128 * 1024;
+/// The maximum size of a line. A prompt of 50 MB fits.
+const MAX_LINE_BYTES: usize = 256 << 20;
+/// How long to wait for replies after the host closed stdin. The daemon replies within 3 s of the half-close, and another may have to be
+/// started.
+const LAST_REPLIES_TIMEOUT: Duration = Duration::from_secs(8);
+/// The backoff per attempt, from the third attempt on.
+const BACKOFF: Duration = Duration::from_millis(100);
+/// The stack size of the threads, which keep their data on the heap.
+const STACK_BYTES: usize = 128 * 1024;
 
-/// Is the bridge, until the host closes its end.
-pub fn run() -> Result<ExitCode, Failure> {
+/// Runs the bridge until the host closes stdin.
+pub fn run() -> Result<ExitCode, CommandFailure> {
     let shared = Arc::new(Shared::default());
     let host = shared.clone();
-    // Not joined: reading stdin cannot be interrupted, and it ends with the process.
-    spawn("host", move || read_host(&host)).map_err(Failure::Runtime)?;
-    let mut bridge = Bridge { shared, starter: None, daemon: None, daemons: 0, told_of_skew: false };
+    // Not joined: a blocking read of stdin cannot be interrupted; the thread ends with the process.
+    spawn("host", move || read_host(&host)).map_err(RuntimeError::from)?;
+    let mut bridge = Bridge { shared, connector: None, daemon: None, daemons: 0, has_reported_skew: false };
     bridge.reconnect();
-    bridge.carry();
+    bridge.forward_lines();
     Ok(ExitCode::SUCCESS)
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(work)
+    thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(work)
 }
 
-/// What the threads share.
+/// The state that the threads share.
 #[derive(Debug, Default)]
 struct Shared {
-    inbox: Inbox,
-    ledger: Mutex<Ledger>,
+    events: EventQueue,
+    in_flight: Mutex<InFlight>,
 }
 
 impl Shared {
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn in_flight(&self) -> MutexGuard<'_, InFlight> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reads the host until it says no more, and then watches whether it listens.
+/// Reads the host until it closes stdin, then waits until it closes stdout.
 fn read_host(shared: &Shared) {
     read_lines(shared);
-    shared.inbox.host_silent();
-    // Nothing is asked of it but the end of its reader, for which one need not ask.
+    shared.events.close_stdin();
+    // POLLERR and POLLHUP are reported without being requested.
     let stdout = io::stdout();
     let mut ends = [PollFd::new(&stdout, PollFlags::empty())];
     while poll(&mut ends, None) == Err(Errno::INTR) {}
     if ends[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
-        shared.inbox.host_deaf();
+        shared.events.close_stdout();
     }
 }
 
@@ -91,194 +91,195 @@ fn read_lines(shared: &Shared) {
     let Ok(stdin) = io::stdin().as_fd().try_clone_to_owned() else { return };
     let mut reader = BufReader::with_capacity(64 * 1024, std::fs::File::from(stdin));
     loop {
-        match lines::next(&mut reader, LONGEST_LINE) {
-            Ok(Next::Line(line)) => shared.inbox.line(line),
-            Ok(Next::TooLong) => {
-                let message =
-                    format!("a line is longer than {LONGEST_LINE} bytes. hint: put large input into a file");
-                tell_host(shared, &failure("null", &message));
+        match lines::read_line(&mut reader, MAX_LINE_BYTES) {
+            Ok(ReadLine::Line(line)) => shared.events.push_line(line),
+            Ok(ReadLine::TooLong) => {
+                let message = format!(
+                    "a message is longer than {MAX_LINE_BYTES} bytes. hint: put large input into a file"
+                );
+                send_to_host(shared, &error_reply("null", &message));
             }
-            Ok(Next::End) | Err(_) => return,
+            Ok(ReadLine::End) | Err(_) => return,
         }
     }
 }
 
-/// Reads a daemon until it says no more, and passes on whole lines only: half an answer is none.
+/// Reads a daemon until it closes the connection. Forwards only complete lines.
 fn read_daemon(shared: &Shared, mut reader: BufReader<UnixStream>, number: u64) {
-    // The start is over, and the daemon has yet to think about the first line.
-    resident::give_back();
+    // Startup is over, and the daemon has not replied yet.
+    resident::drop_file_pages();
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
-        if shared.ledger().daemon_says(&line) {
-            tell_host(shared, &line);
+        if shared.in_flight().on_daemon_line(&line) {
+            send_to_host(shared, &line);
         }
-        shared.inbox.news();
+        shared.events.push_progress();
         line.clear();
-        // One long answer must not be paid for ever after.
+        // Release the memory of a long reply.
         line.shrink_to(64 * 1024);
     }
-    shared.inbox.daemon_gone(number);
+    shared.events.push_daemon_gone(number);
 }
 
-fn tell_host(shared: &Shared, line: &[u8]) {
-    if output::protocol(line).is_err() {
-        shared.inbox.host_deaf();
+fn send_to_host(shared: &Shared, line: &[u8]) {
+    if output::protocol_message(line).is_err() {
+        shared.events.close_stdout();
     }
 }
 
-/// The thread that writes to the daemon, and finds the next when one is gone.
+/// The thread that writes to the daemon and reconnects.
 struct Bridge {
     shared: Arc<Shared>,
-    starter: Option<Starter>,
+    connector: Option<DaemonConnector>,
     daemon: Option<Daemon>,
     daemons: u64,
-    told_of_skew: bool,
+    has_reported_skew: bool,
 }
 
-/// A daemon that is being talked to.
+/// A connected daemon.
 struct Daemon {
     number: u64,
     writer: UnixStream,
-    reading: JoinHandle<()>,
+    reader: JoinHandle<()>,
 }
 
 impl Bridge {
-    /// Carries words until the host says no more, or hears none.
-    fn carry(&mut self) {
+    /// Forwards lines until the host closes stdin or stdout.
+    fn forward_lines(&mut self) {
         loop {
-            match self.shared.inbox.next(None) {
-                Word::Line(line) => self.pass_on(line),
-                Word::DaemonGone(number) => self.gone(number),
-                Word::HostDeaf => return,
-                Word::HostSilent => return self.last_answers(),
-                Word::News => {}
+            match self.shared.events.next(None) {
+                BridgeEvent::Line(line) => self.forward(line),
+                BridgeEvent::DaemonGone(number) => self.on_daemon_gone(number),
+                BridgeEvent::StdoutClosed => return,
+                BridgeEvent::StdinClosed => return self.wait_for_last_replies(),
+                BridgeEvent::Progress => {}
             }
         }
     }
 
-    fn pass_on(&mut self, line: Vec<u8>) {
-        let noted = self.shared.ledger().host_says(line);
-        match noted {
-            FromHost::Stale => {}
-            FromHost::Refused(answer) => tell_host(&self.shared, &answer),
-            FromHost::Kept(line) => {
-                // What is kept is said by the reconnection, with all else that is open.
-                if !self.say(&line) {
+    fn forward(&mut self, line: Vec<u8>) {
+        let line = self.shared.in_flight().on_host_line(line);
+        match line {
+            HostLine::Stale => {}
+            HostLine::Rejected(reply) => send_to_host(&self.shared, &reply),
+            HostLine::Tracked(line) => {
+                // The reconnection replays it with the other requests in flight.
+                if !self.send(&line) {
                     self.reconnect();
                 }
             }
-            FromHost::Loose(line) => {
-                if !self.say(&line) && self.reconnect() {
-                    self.say(&line);
+            HostLine::Untracked(line) => {
+                if !self.send(&line) && self.reconnect() {
+                    self.send(&line);
                 }
             }
         }
     }
 
-    /// Says a line to the daemon. False: there is none any more.
-    fn say(&mut self, line: &Line) -> bool {
-        let said = self.daemon.as_mut().is_some_and(|daemon| daemon.writer.write_all(line).is_ok());
-        if !said {
-            self.leave();
+    /// Sends a line to the daemon. Returns false if it is gone.
+    fn send(&mut self, line: &MessageLine) -> bool {
+        let is_sent = self.daemon.as_mut().is_some_and(|daemon| daemon.writer.write_all(line).is_ok());
+        if !is_sent {
+            self.disconnect();
         }
-        said
+        is_sent
     }
 
-    fn gone(&mut self, number: u64) {
+    fn on_daemon_gone(&mut self, number: u64) {
         if self.daemon.as_ref().is_some_and(|daemon| daemon.number == number) {
-            self.leave();
-            if self.shared.ledger().is_waiting() {
+            self.disconnect();
+            if self.shared.in_flight().is_waiting() {
                 self.reconnect();
             }
         }
     }
 
-    /// Leaves a daemon, once all that it has said is passed on: nothing it has answered is to be asked again.
-    fn leave(&mut self) {
+    /// Disconnects from a daemon after all of its replies are forwarded, so that no answered request is replayed.
+    fn disconnect(&mut self) {
         if let Some(daemon) = self.daemon.take() {
             let _ = daemon.writer.shutdown(Shutdown::Both);
-            let _ = daemon.reading.join();
+            let _ = daemon.reader.join();
         }
     }
 
-    /// Finds or starts a daemon and says everything that is open. False: there is none; whoever waits has been told why.
+    /// Connects to a daemon, or starts one, and replays the requests in flight. On failure, fails all of them and returns false.
     fn reconnect(&mut self) -> bool {
         loop {
-            let (worn, tries) = {
-                let mut ledger = self.shared.ledger();
-                (ledger.give_up_worn(), ledger.tries())
+            let (exhausted, attempts) = {
+                let mut in_flight = self.shared.in_flight();
+                (in_flight.fail_exhausted(), in_flight.max_attempts())
             };
-            for answer in worn {
-                tell_host(&self.shared, &answer);
+            for reply in exhausted {
+                send_to_host(&self.shared, &reply);
             }
-            if tries > 1 {
-                thread::sleep(PAUSE * tries);
+            if attempts > 1 {
+                thread::sleep(BACKOFF * attempts);
             }
             if let Err(error) = self.connect() {
                 let message =
-                    format!("{}. A call that was placed goes on: call_jobs lists it", explain(&error));
-                let answers = self.shared.ledger().give_up_all(&message);
-                for answer in answers {
-                    tell_host(&self.shared, &answer);
+                    format!("{}. Submitted calls continue: list them with call_jobs", describe_error(&error));
+                let replies = self.shared.in_flight().fail_all(&message);
+                for reply in replies {
+                    send_to_host(&self.shared, &reply);
                 }
                 return false;
             }
-            let again = self.shared.ledger().again();
-            if again.iter().all(|line| self.say(line)) {
+            let lines = self.shared.in_flight().replay();
+            if lines.iter().all(|line| self.send(line)) {
                 return true;
             }
-            if !self.shared.ledger().is_waiting() {
+            if !self.shared.in_flight().is_waiting() {
                 return false;
             }
         }
     }
 
-    fn connect(&mut self) -> Result<(), FrontError> {
-        let starter = match &mut self.starter {
-            Some(starter) => starter,
-            none => none.insert(Starter::new(Environment::of_this_process())?),
+    fn connect(&mut self) -> Result<(), ConnectorError> {
+        let connector = match &mut self.connector {
+            Some(connector) => connector,
+            none => none.insert(client::connector()?),
         };
-        let connection = starter.connect_or_start(Role::Mcp)?;
-        if let Some(skew) = wire::skew(&connection.welcome.speaker).filter(|_| !self.told_of_skew) {
-            self.told_of_skew = true;
+        let connection = connector.connect_or_start(ClientRole::Mcp)?;
+        let skew = describe_version_skew(&connection.welcome.peer);
+        if let Some(skew) = skew.filter(|_| !self.has_reported_skew) {
+            self.has_reported_skew = true;
             output::aside(&format!("switchboard: {skew}"));
         }
         self.daemons += 1;
         let (shared, number) = (self.shared.clone(), self.daemons);
-        let reader = connection.reader;
-        let reading =
-            spawn("daemon", move || read_daemon(&shared, reader, number)).map_err(FrontError::Turn)?;
-        self.daemon = Some(Daemon { number, writer: connection.writer, reading });
+        let stream = connection.reader;
+        let reader =
+            spawn("daemon", move || read_daemon(&shared, stream, number)).map_err(ConnectorError::Prepare)?;
+        self.daemon = Some(Daemon { number, writer: connection.writer, reader });
         Ok(())
     }
 
-    /// The host has closed its end, as hosts do when they end, and pipelines when all is said. One that still listens hears what has
-    /// become of its requests; jobs go on.
-    fn last_answers(&mut self) {
-        let until = Instant::now() + LAST_ANSWERS_WITHIN;
-        self.say_no_more();
-        while self.daemon.is_some() && self.shared.ledger().is_waiting() && Instant::now() < until {
-            match self.shared.inbox.next(Some(until)) {
-                Word::HostDeaf => return,
-                Word::DaemonGone(number) => {
-                    self.gone(number);
-                    self.say_no_more();
+    /// Waits for replies after the host closed stdin, as hosts do on exit and pipelines after the last request. Jobs continue.
+    fn wait_for_last_replies(&mut self) {
+        let deadline = Instant::now() + LAST_REPLIES_TIMEOUT;
+        self.half_close();
+        while self.daemon.is_some() && self.shared.in_flight().is_waiting() && Instant::now() < deadline {
+            match self.shared.events.next(Some(deadline)) {
+                BridgeEvent::StdoutClosed => return,
+                BridgeEvent::DaemonGone(number) => {
+                    self.on_daemon_gone(number);
+                    self.half_close();
                 }
-                Word::Line(_) | Word::HostSilent | Word::News => {}
+                BridgeEvent::Line(_) | BridgeEvent::StdinClosed | BridgeEvent::Progress => {}
             }
         }
     }
 
-    /// Tells the daemon that no more comes: it then answers what is open, with where the jobs stand.
-    fn say_no_more(&self) {
+    /// Half-closes the connection: the daemon then replies to waiting requests with the status of their jobs.
+    fn half_close(&self) {
         if let Some(daemon) = &self.daemon {
             let _ = daemon.writer.shutdown(Shutdown::Write);
         }
     }
 }
 
-/// An error in one line: what, why, and what to do.
-fn explain(error: &FrontError) -> String {
+/// Formats an error with its causes and its hint in one line.
+fn describe_error(error: &ConnectorError) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(deeper) = cause {

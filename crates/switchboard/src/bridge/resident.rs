@@ -1,75 +1,75 @@
-//! Gives back the pages that only the start has needed.
+//! Drops the file-backed pages that only startup needed.
 //!
-//! A bridge stays for as long as its host, and most of what it holds are pages of the program's file and of its libraries: the kernel
-//! maps them by dozens around every function that is ever entered, and all of what the loader has read. Next to nothing of that is
-//! needed to carry lines. Such a page is no loss: it comes back, from memory that all processes share, when it is touched again.
+//! A bridge lives as long as its host, and most of its resident memory is file-backed: the kernel maps dozens of pages around every executed
+//! function (fault-around), and all pages that the loader read. Forwarding lines needs hardly any of them. A dropped page is mapped again
+//! from the page cache when it is touched.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
 
-/// Gives back what is a mere copy of files. Where the kernel does not say which pages those are, everything stays.
-pub fn give_back() {
+/// Drops unmodified file-backed pages. Does nothing if `/proc/self/smaps` is unreadable.
+pub fn drop_file_pages() {
     let Ok(mappings) = File::open("/proc/self/smaps") else { return };
-    // All are found before the first is given back: the search itself would bring pages in again.
-    for range in mere_copies(BufReader::new(mappings)) {
-        forget(range);
+    // All ranges are collected first: the search itself would fault pages in again.
+    for range in unmodified_mappings(BufReader::new(mappings)) {
+        discard(range);
     }
 }
 
-/// The mappings of files in which nothing is this process's own.
+/// Returns the file mappings without private pages.
 ///
-/// Not every mapping that cannot be written to: the loader closes the tables into which it has written addresses, and a debugger
-/// writes into code. The kernel counts such pages as anonymous, and those that it has moved out of memory as swap.
-fn mere_copies(mappings: impl BufRead) -> Vec<Range<usize>> {
+/// A read-only mapping may have private pages: RELRO tables that the loader relocated, and code that a debugger patched. The kernel counts
+/// them as anonymous, or as swap.
+fn unmodified_mappings(mappings: impl BufRead) -> Vec<Range<usize>> {
     let mut candidate = None;
     let mut found = Vec::new();
     for line in mappings.lines().map_while(Result::ok) {
         if let Some(count) = line.strip_prefix("Anonymous:") {
-            candidate = candidate.filter(|_| is_none(count));
+            candidate = candidate.filter(|_| is_zero(count));
         } else if let Some(count) = line.strip_prefix("Swap:") {
-            found.extend(candidate.take().filter(|_| is_none(count)));
+            found.extend(candidate.take().filter(|_| is_zero(count)));
         } else if !line.starts_with(|first: char| first.is_ascii_uppercase()) {
-            candidate = read_only_file(&line);
+            candidate = parse_read_only_file(&line);
         }
     }
     found
 }
 
-fn is_none(count: &str) -> bool {
+fn is_zero(count: &str) -> bool {
     count.trim() == "0 kB"
 }
 
-/// The addresses in the first line about a mapping, when it is a file's and can only be read or run.
-fn read_only_file(line: &str) -> Option<Range<usize>> {
+/// Parses the first line of a mapping and returns its range if it is a private read-only file mapping.
+fn parse_read_only_file(line: &str) -> Option<Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
-    let rights = fields.next()?;
+    let permissions = fields.next()?;
     let inode = fields.nth(2)?;
     let address = |hex| usize::from_str_radix(hex, 16).ok();
-    (matches!(rights, "r--p" | "r-xp") && inode != "0").then_some(address(start)?..address(end)?)
+    (matches!(permissions, "r--p" | "r-xp") && inode != "0").then_some(address(start)?..address(end)?)
 }
 
 #[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "the compiler cannot know that the pages come back as they were")]
-fn forget(range: Range<usize>) {
+#[expect(unsafe_code, reason = "`madvise` can discard data; these pages are unmodified")]
+fn discard(range: Range<usize>) {
     use rustix::mm::{Advice, madvise};
 
     let start = std::ptr::with_exposed_provenance_mut(range.start);
-    // SAFETY: the mapping stays, and with it every address in it. What is read there comes from the same file as before: it is
-    // private, cannot be written to, and the kernel has counted no page of it that is not the file's.
+    // SAFETY: the mapping stays valid. It is private, read-only and has no anonymous pages, so the next access reads the same bytes
+    // from the file.
     let _ = unsafe { madvise(start, range.len(), Advice::LinuxDontNeed) };
 }
 
 #[cfg(not(target_os = "linux"))]
-fn forget(_: Range<usize>) {}
+fn discard(_: Range<usize>) {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_the_same_as_its_file_is_given_back() {
+    fn only_unmodified_file_mappings_are_dropped() {
         let mapping = |head: &str, anonymous: u32, swap: u32| {
             let none = "AnonHugePages:  0 kB\nSwapPss:  0 kB\nVmFlags: rd mr mw me sd";
             format!("{head}\nRss:  12 kB\nAnonymous:  {anonymous} kB\nSwap:  {swap} kB\n{none}\n")
@@ -77,7 +77,7 @@ mod tests {
         let mappings = [
             mapping("1000-3000 r--p 00000000 fe:00 42    /usr/bin/a b", 0, 0),
             mapping("3000-4000 r-xp 00002000 fe:00 42    /usr/bin/a b", 0, 0),
-            // A breakpoint; the tables with addresses; the same after a night in which nothing was asked.
+            // A breakpoint; relocated tables; the same, swapped out.
             mapping("4000-5000 r-xp 00003000 fe:00 42    /usr/bin/a b", 4, 0),
             mapping("5000-6000 r--p 00004000 fe:00 42    /usr/bin/a b", 4, 0),
             mapping("5000-6000 r--p 00004000 fe:00 42    /usr/bin/a b", 0, 4),
@@ -86,22 +86,22 @@ mod tests {
             mapping("8000-9000 r--p 00000000 00:00 0 ", 0, 0),
             mapping("7ffd000-7ffe000 r-xp 00000000 00:00 0    [vdso]", 0, 0),
         ];
-        assert_eq!(mere_copies(mappings.concat().as_bytes()), [0x1000..0x3000, 0x3000..0x4000]);
+        assert_eq!(unmodified_mappings(mappings.concat().as_bytes()), [0x1000..0x3000, 0x3000..0x4000]);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_was_given_back_is_held_no_more_and_works_as_before() {
-        let of_files = || {
+    fn dropped_pages_are_not_resident_and_still_work() {
+        let rss_file = || {
             let status = std::fs::read_to_string("/proc/self/status").unwrap();
-            let held = status.lines().find_map(|line| line.strip_prefix("RssFile:")?.strip_suffix("kB"));
-            held.unwrap().trim().parse::<u64>().unwrap()
+            let value = status.lines().find_map(|line| line.strip_prefix("RssFile:")?.strip_suffix("kB"));
+            value.unwrap().trim().parse::<u64>().unwrap()
         };
-        let before = of_files();
-        give_back();
-        let after = of_files();
+        let before = rss_file();
+        drop_file_pages();
+        let after = rss_file();
         assert!(after < before, "{after} of {before} kB");
-        // Unwinding goes through tables that nobody has read since.
+        // Unwinding reads tables that were dropped.
         let caught = std::panic::catch_unwind(|| std::panic::resume_unwind(Box::new("here")));
         assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"here"));
     }

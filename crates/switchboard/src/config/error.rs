@@ -1,4 +1,4 @@
-//! The errors of a configuration. Each names the file and line, the variable or the option.
+//! Configuration errors. Each names the file and line, the variable or the option.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// Where a value came from.
+use crate::exit_status::ExitStatus;
+use crate::failure::CommandError;
+
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
 pub enum Source {
@@ -19,14 +22,14 @@ pub enum Source {
         /// The line, counted from 1.
         line: usize,
     },
-    /// A variable of the environment.
+    /// An environment variable.
     Variable {
         /// Its name.
         name: String,
     },
-    /// An option of the command line.
+    /// A command-line option.
     Option {
-        /// As it is typed.
+        /// Its name.
         name: &'static str,
     },
 }
@@ -42,7 +45,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Why the configuration cannot be read.
+/// The configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read configuration file `{}`", path.display())]
@@ -57,6 +60,16 @@ pub enum ConfigError {
     BadValue { place: Source, key: String, expected: String, found: String },
     #[error("{place}: `pass_env` must not contain `{variable}`: {reason}")]
     ForbiddenVariable { place: Source, variable: String, reason: &'static str },
+}
+
+impl CommandError for ConfigError {
+    fn hint(&self) -> Option<String> {
+        Some(self.hint())
+    }
+
+    fn exit_status(&self) -> ExitStatus {
+        ExitStatus::BadInput
+    }
 }
 
 impl ConfigError {

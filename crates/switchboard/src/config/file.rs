@@ -1,4 +1,4 @@
-//! The configuration file: read, checked for whose it is, and taken apart into known keys with their lines.
+//! Reads the configuration file, checks its owner and mode, and parses it into known keys with their lines.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,13 +11,13 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Source};
 use super::keys::{self, KEYS};
-use super::settings::{Name, Setting};
+use super::settings::{EffectiveSetting, SettingName};
 
-/// No configuration is that long; a device or a log by mistake is.
-const LONGEST: u64 = 1 << 20;
+/// The maximum size. A larger file is a device or a mistake.
+const MAX_BYTES: u64 = 1 << 20;
 
-/// The text of the file; none when there is none.
-pub fn text(path: &Path) -> Result<Option<String>, ConfigError> {
+/// Returns the content of the file; `None` if it does not exist.
+pub fn read(path: &Path) -> Result<Option<String>, ConfigError> {
     let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -25,76 +25,83 @@ pub fn text(path: &Path) -> Result<Option<String>, ConfigError> {
     };
     let metadata = file.metadata().map_err(unreadable)?;
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
-    // Root may have laid it down for everybody, as package and configuration systems do.
+    // Root is accepted: package and configuration managers install files as root.
     if (owner != geteuid().as_raw() && owner != 0) || mode & 0o022 != 0 {
         return Err(ConfigError::NotYours { path: path.to_owned(), owner, mode });
     }
     let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text).map_err(unreadable)?;
+    file.take(MAX_BYTES).read_to_string(&mut text).map_err(unreadable)?;
     Ok(Some(text))
 }
 
-/// Every key that the text sets.
-pub fn settings(path: &Path, text: &str, user: Option<&Path>) -> Result<Vec<(Name, Setting)>, ConfigError> {
-    let reading = Reading { path, text, user };
+/// Parses all settings of the file.
+pub fn parse(
+    path: &Path,
+    text: &str,
+    user_home: Option<&Path>,
+) -> Result<Vec<(SettingName, EffectiveSetting)>, ConfigError> {
+    let parser = FileParser { path, text, user_home };
     let table = DeTable::parse(text).map_err(|error| ConfigError::NotToml {
         path: path.to_owned(),
-        line: reading.line(error.span().map_or(0, |span| span.start)),
+        line: parser.line(error.span().map_or(0, |span| span.start)),
         message: error.message().to_owned(),
     })?;
     let mut found = Vec::new();
-    reading.table(&mut Vec::new(), table.get_ref(), &mut found)?;
+    parser.parse_table(&mut Vec::new(), table.get_ref(), &mut found)?;
     Ok(found)
 }
 
-struct Reading<'a> {
+struct FileParser<'a> {
     path: &'a Path,
     text: &'a str,
-    /// What `~` stands for.
-    user: Option<&'a Path>,
+    /// The directory that `~` stands for.
+    user_home: Option<&'a Path>,
 }
 
-impl Reading<'_> {
-    fn table<'t>(
+impl FileParser<'_> {
+    fn parse_table<'t>(
         &self,
-        above: &mut Vec<&'t str>,
+        path_so_far: &mut Vec<&'t str>,
         table: &'t DeTable<'_>,
-        found: &mut Vec<(Name, Setting)>,
+        found: &mut Vec<(SettingName, EffectiveSetting)>,
     ) -> Result<(), ConfigError> {
         for (key, value) in table {
-            above.push(key.get_ref());
-            let place = self.place(key.span().start);
-            match (keys::find(above), value.get_ref()) {
+            path_so_far.push(key.get_ref());
+            let place = self.source_at(key.span().start);
+            match (keys::find(path_so_far), value.get_ref()) {
                 (Some((index, word)), _) => {
-                    found.push((Name::new(index, word), self.setting(above, index, value, place)?));
+                    found.push((
+                        SettingName::new(index, word),
+                        self.parse_setting(path_so_far, index, value, place)?,
+                    ));
                 }
-                (None, DeValue::Table(inner)) if keys::is_section(above) => {
-                    self.table(above, inner, found)?;
+                (None, DeValue::Table(inner)) if keys::is_section(path_so_far) => {
+                    self.parse_table(path_so_far, inner, found)?;
                 }
-                (None, _) if keys::is_section(above) => {
+                (None, _) if keys::is_section(path_so_far) => {
                     let (expected, found) = ("a table".to_owned(), "a single value".to_owned());
-                    return Err(ConfigError::BadValue { place, key: above.join("."), expected, found });
+                    return Err(ConfigError::BadValue { place, key: path_so_far.join("."), expected, found });
                 }
                 (None, _) => {
-                    let key = above.join(".");
-                    return Err(ConfigError::UnknownKey { place, nearest: keys::nearest(&key), key });
+                    let key = path_so_far.join(".");
+                    return Err(ConfigError::UnknownKey { place, nearest: keys::find_nearest(&key), key });
                 }
             }
-            above.pop();
+            path_so_far.pop();
         }
         Ok(())
     }
 
-    fn setting(
+    fn parse_setting(
         &self,
         path: &[&str],
         index: usize,
         value: &Spanned<DeValue<'_>>,
         source: Source,
-    ) -> Result<Setting, ConfigError> {
+    ) -> Result<EffectiveSetting, ConfigError> {
         let kind = KEYS[index].kind;
-        match kind.read(value.get_ref(), self.user) {
-            Ok(value) => Ok(Setting { value, source }),
+        match kind.parse_toml(value.get_ref(), self.user_home) {
+            Ok(value) => Ok(EffectiveSetting { value, source }),
             Err(found) => {
                 let (key, expected) = (path.join("."), kind.to_string());
                 Err(ConfigError::BadValue { place: source, key, expected, found })
@@ -102,7 +109,7 @@ impl Reading<'_> {
         }
     }
 
-    fn place(&self, offset: usize) -> Source {
+    fn source_at(&self, offset: usize) -> Source {
         Source::File { path: self.path.to_owned(), line: self.line(offset) }
     }
 

@@ -1,49 +1,48 @@
-//! Every key there is: its name, what it takes, what it is without a word, what it means. The one table from which files are
-//! read, and the reference is printed.
+//! The table of all keys: name, type, default and meaning. Files are parsed and the reference is printed from it.
 
 use std::time::Duration;
 
-use super::value::{Kind, Value};
+use super::value::{Value, ValueKind};
 
-/// One key, or (when its name ends with a `<word>`) a table whose keys the user chooses.
+/// A key, or an open table with user-defined keys (its name ends with `<word>`).
 #[derive(Debug)]
-pub struct Key {
-    /// With its sections, separated by dots.
+pub struct ConfigKey {
+    /// The name with its sections, separated by dots.
     pub name: &'static str,
-    /// What it takes.
-    pub kind: Kind,
-    /// What holds when nobody says anything.
-    pub default: Default,
-    /// What it means, for the reference.
+    /// The type.
+    pub kind: ValueKind,
+    /// The default.
+    pub default: KeyDefault,
+    /// The meaning, for the reference.
     pub meaning: &'static str,
 }
 
-/// What holds when nobody says anything.
+/// The default of a key.
 #[derive(Debug, Clone, Copy)]
-pub enum Default {
-    /// Nothing.
+pub enum KeyDefault {
+    /// No value.
     NotSet,
-    /// A word.
+    /// A string.
     Text(&'static str),
     /// A number.
     Count(u64),
-    /// Yes or no.
+    /// A boolean.
     Flag(bool),
-    /// A time.
+    /// A duration.
     Time(Duration),
     /// Switched off.
     Off,
     /// An empty list.
     Empty,
-    /// Told by the machine, or by another part of the program; the words are for the reference.
-    Told(&'static str),
+    /// Determined at run time; the text is for the reference.
+    Dynamic(&'static str),
 }
 
-impl Default {
-    /// As a value, when it is one.
+impl KeyDefault {
+    /// Returns the default as a value, if it is one.
     pub fn value(self) -> Option<Value> {
         Some(match self {
-            Self::NotSet | Self::Told(_) => return None,
+            Self::NotSet | Self::Dynamic(_) => return None,
             Self::Text(text) => Value::Text(text.to_owned()),
             Self::Count(number) => Value::Count(number),
             Self::Flag(flag) => Value::Flag(flag),
@@ -54,24 +53,24 @@ impl Default {
     }
 }
 
-impl Key {
-    /// The sections it stands in; empty for the top.
+impl ConfigKey {
+    /// Returns the section of the key; empty at the top level.
     pub fn section(&self) -> &'static str {
         self.name.rsplit_once('.').map_or("", |(section, _)| section)
     }
 
-    /// Whether the last part of its name is the user's own word.
+    /// Returns whether the last part of the name is user-defined.
     pub fn is_open(&self) -> bool {
         self.name.ends_with('>')
     }
 
-    /// The variable that sets it; a table of the user's own words has none.
+    /// Returns the environment variable of the key; `None` for an open table.
     pub fn variable(&self) -> Option<String> {
         (!self.is_open()).then(|| format!("SWITCHBOARD_{}", self.name.to_uppercase().replace('.', "_")))
     }
 }
 
-/// The key of that name, and the user's own word if it ends with one.
+/// Finds a key by its path, with the user-defined last part of an open key.
 pub fn find<'p>(path: &[&'p str]) -> Option<(usize, Option<&'p str>)> {
     let (last, sections) = path.split_last()?;
     let section = sections.join(".");
@@ -84,330 +83,335 @@ pub fn find<'p>(path: &[&'p str]) -> Option<(usize, Option<&'p str>)> {
     })
 }
 
-/// Whether keys stand under that name.
+/// Returns whether a path is a section.
 pub fn is_section(path: &[&str]) -> bool {
     let section = path.join(".");
     KEYS.iter().any(|key| key.section() == section || key.section().starts_with(&format!("{section}.")))
 }
 
-/// The known name that is nearest to a mistaken one.
-pub fn nearest(mistaken: &str) -> Option<&'static str> {
+/// Returns the known name that is most similar to an unknown one.
+pub fn find_nearest(unknown: &str) -> Option<&'static str> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     let named = KEYS.iter().filter(|key| !key.is_open()).map(|key| key.name);
-    let sections = KEYS.iter().map(Key::section).filter(|section| !section.is_empty());
+    let sections = KEYS.iter().map(ConfigKey::section).filter(|section| !section.is_empty());
     named
         .chain(sections)
         .map(|known| {
-            let whole = strsim::damerau_levenshtein(mistaken, known);
-            // The right word in the wrong section is a smaller mistake than the letters make it.
-            (whole.min(strsim::damerau_levenshtein(&last(mistaken), &last(known)) + 1), known)
+            let whole = strsim::damerau_levenshtein(unknown, known);
+            // The right name in the wrong section is closer than its edit distance suggests.
+            (whole.min(strsim::damerau_levenshtein(&last(unknown), &last(known)) + 1), known)
         })
-        .filter(|(distance, _)| *distance <= (mistaken.len() / 3).clamp(1, 3))
+        .filter(|(distance, _)| *distance <= (unknown.len() / 3).clamp(1, 3))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, known)| known)
 }
 
-const fn key(name: &'static str, kind: Kind, default: Default, meaning: &'static str) -> Key {
-    Key { name, kind, default, meaning }
+const fn key(name: &'static str, kind: ValueKind, default: KeyDefault, meaning: &'static str) -> ConfigKey {
+    ConfigKey { name, kind, default, meaning }
 }
 
-const AT_ONCE: Kind = Kind::Count { least: 1, most: 1000, may_be_off: false };
-const TIME: Kind = Kind::Time { may_be_off: false };
+const AT_ONCE: ValueKind = ValueKind::Count { least: 1, most: 1000, may_be_off: false };
+const TIME: ValueKind = ValueKind::Time { may_be_off: false };
 
-/// The policies by name, the widest first.
+/// The policy names, widest first.
 const POLICIES: &[&str] = &["off", "workspace", "observe", "restricted", "sealed"];
 
 /// Every key, in the order of the reference.
-pub const KEYS: &[Key] = &[
+pub const KEYS: &[ConfigKey] = &[
     key(
         "store",
-        Kind::Text,
-        Default::Text("sqlite:"),
+        ValueKind::Text,
+        KeyDefault::Text("sqlite:"),
         "Where jobs are kept: `sqlite:` for a file in the state folder, `sqlite:/path/to/file`, or a SurrealDB server as \
          `ws://host:port/namespace/database` (`wss://` with TLS).",
     ),
     key(
         "store_credentials_file",
-        Kind::Path,
-        Default::NotSet,
+        ValueKind::Path,
+        KeyDefault::NotSet,
         "A file with user and password for the store's server. Never in the address itself.",
     ),
     key(
         "store_ca_file",
-        Kind::Path,
-        Default::NotSet,
+        ValueKind::Path,
+        KeyDefault::NotSet,
         "A PEM file with the authorities that may vouch for a `wss://` server, and no others. Not set: those that browsers believe.",
     ),
     key(
         "host",
-        Kind::Text,
-        Default::NotSet,
+        ValueKind::Text,
+        KeyDefault::NotSet,
         "The name under which this machine takes its jobs, when several share a store. Not set: an identity that is kept in the state \
          directory, and does not change with the name of the machine.",
     ),
-    key("labels", Kind::Texts, Default::Empty, "Further names under which this machine takes jobs."),
+    key("labels", ValueKind::Texts, KeyDefault::Empty, "Further names under which this machine takes jobs."),
     key(
         "idle_stop",
-        Kind::Time { may_be_off: true },
-        Default::Off,
+        ValueKind::Time { may_be_off: true },
+        KeyDefault::Off,
         "The daemon ends when no job ran and nobody asked for anything for so long. The next call starts it again.",
     ),
     key(
         "one_writer_per_folder",
-        Kind::Flag,
-        Default::Flag(false),
+        ValueKind::Flag,
+        KeyDefault::Flag(false),
         "Of two calls that may change the same folder, the second waits for the first.",
     ),
     key(
         "cancel_on_disconnect",
-        Kind::Flag,
-        Default::Flag(false),
+        ValueKind::Flag,
+        KeyDefault::Flag(false),
         "A call whose client goes away is cancelled. Without it the job goes on, and its answer can be had later.",
     ),
     key(
         "rehearsal",
-        Kind::Flag,
-        Default::Flag(false),
+        ValueKind::Flag,
+        KeyDefault::Flag(false),
         "MCP hosts see the tool `call_rehearsal` too: the scripted agent, for trying a host out without an account.",
     ),
     key(
         "pass_env",
-        Kind::Texts,
-        Default::Empty,
+        ValueKind::Texts,
+        KeyDefault::Empty,
         "Names of variables that agents get beside [their own](#variables-of-agents), such as `GH_TOKEN`. One that would run code in an agent is refused.",
     ),
     key(
         "redact",
-        Kind::Texts,
-        Default::Empty,
+        ValueKind::Texts,
+        KeyDefault::Empty,
         "Further regular expressions; what they match is taken out of what is kept, and out of the prompt that the agent gets.",
     ),
-    key("limits.at_once", AT_ONCE, Default::Count(8), "How many calls run at once, in all."),
+    key("limits.at_once", AT_ONCE, KeyDefault::Count(8), "How many calls run at once, in all."),
     key(
         "limits.timeout",
         TIME,
-        Default::Time(Duration::from_hours(1)),
+        KeyDefault::Time(Duration::from_hours(1)),
         "How long an agent may take, when the call does not say.",
     ),
     key(
         "limits.idle",
-        Kind::Time { may_be_off: true },
-        Default::Off,
+        ValueKind::Time { may_be_off: true },
+        KeyDefault::Off,
         "How long an agent may stay silent, when the call does not say; before its first word too, unless `limits.start` says otherwise.",
     ),
     key(
         "limits.start",
-        Kind::Time { may_be_off: true },
-        Default::Off,
+        ValueKind::Time { may_be_off: true },
+        KeyDefault::Off,
         "How long an agent may take until its first word, when the call does not say.",
     ),
     key(
         "limits.tool_timeout",
         TIME,
-        Default::Time(Duration::from_mins(5)),
+        KeyDefault::Time(Duration::from_mins(5)),
         "How long a call of an MCP tool may take, when the call sets no limit: all of claude's servers, and those that a call brings to codex. Gemini keeps to the `timeout` of each server in its own settings.",
     ),
     key(
         "limits.wait",
         TIME,
-        Default::Time(Duration::from_secs(50)),
+        KeyDefault::Time(Duration::from_secs(50)),
         "How long an MCP call waits for the answer before it says `running` and the job's id. Hosts give up at 60 s.",
     ),
     key(
         "limits.max_response_chars",
-        Kind::Count { least: 1000, most: 10_000_000, may_be_off: false },
-        Default::Count(100_000),
+        ValueKind::Count { least: 1000, most: 10_000_000, may_be_off: false },
+        KeyDefault::Count(100_000),
         "How long an answer may be; of a longer one head and tail are kept, and the whole is in the job's files.",
     ),
     key(
         "limits.attempts",
-        Kind::Count { least: 1, most: 100, may_be_off: false },
-        Default::Count(3),
+        ValueKind::Count { least: 1, most: 100, may_be_off: false },
+        KeyDefault::Count(3),
         "How often a job is begun, when its run is lost to a crash or a reboot.",
     ),
     key(
         "limits.max_resume_attempts",
-        Kind::Count { least: 0, most: 100, may_be_off: false },
-        Default::Count(5),
+        ValueKind::Count { least: 0, most: 100, may_be_off: false },
+        KeyDefault::Count(5),
         "How often a run that came to its turn limit is gone on with by itself.",
     ),
     key(
         "limits.max_connections",
-        Kind::Count { least: 1, most: 100_000, may_be_off: false },
-        Default::Count(512),
+        ValueKind::Count { least: 1, most: 100_000, may_be_off: false },
+        KeyDefault::Count(512),
         "How many commands and MCP hosts may be connected to the daemon, and as many clients over HTTP that have brought the token. The next is refused; commands have 16 more.",
     ),
     key(
         "limits.max_waits",
-        Kind::Count { least: 0, most: 100_000, may_be_off: false },
-        Default::Count(1024),
+        ValueKind::Count { least: 0, most: 100_000, may_be_off: false },
+        KeyDefault::Count(1024),
         "How many requests of MCP clients may wait for jobs, beyond 8 that each client may always have. The next is answered at once, with where its job stands.",
     ),
     key(
         "limits.per_agent.claude",
         AT_ONCE,
-        Default::Told("`limits.at_once`"),
+        KeyDefault::Dynamic("`limits.at_once`"),
         "How many calls of claude run at once.",
     ),
-    key("limits.per_agent.codex", AT_ONCE, Default::Told("`limits.at_once`"), "The same for codex."),
-    key("limits.per_agent.gemini", AT_ONCE, Default::Told("`limits.at_once`"), "The same for gemini."),
-    key("limits.per_agent.rehearsal", AT_ONCE, Default::Told("`limits.at_once`"), "The same for rehearsal."),
+    key("limits.per_agent.codex", AT_ONCE, KeyDefault::Dynamic("`limits.at_once`"), "The same for codex."),
+    key("limits.per_agent.gemini", AT_ONCE, KeyDefault::Dynamic("`limits.at_once`"), "The same for gemini."),
+    key(
+        "limits.per_agent.rehearsal",
+        AT_ONCE,
+        KeyDefault::Dynamic("`limits.at_once`"),
+        "The same for rehearsal.",
+    ),
     key(
         "retention.max_age",
-        Kind::Time { may_be_off: true },
-        Default::Time(Duration::from_hours(90 * 24)),
+        ValueKind::Time { may_be_off: true },
+        KeyDefault::Time(Duration::from_hours(90 * 24)),
         "How long a job and its files are kept after its end.",
     ),
     key(
         "retention.max_count",
-        Kind::Count { least: 1, most: u64::MAX, may_be_off: true },
-        Default::Count(10_000),
+        ValueKind::Count { least: 1, most: u64::MAX, may_be_off: true },
+        KeyDefault::Count(10_000),
         "How many ended jobs are kept, the newest; directories of `call --direct` count, too.",
     ),
     key(
         "programs.claude",
-        Kind::Path,
-        Default::Told("the one in `PATH`"),
+        ValueKind::Path,
+        KeyDefault::Dynamic("the one in `PATH`"),
         "The program to start for claude.",
     ),
-    key("programs.codex", Kind::Path, Default::Told("the one in `PATH`"), "The same for codex."),
-    key("programs.gemini", Kind::Path, Default::Told("the one in `PATH`"), "The same for gemini."),
+    key("programs.codex", ValueKind::Path, KeyDefault::Dynamic("the one in `PATH`"), "The same for codex."),
+    key("programs.gemini", ValueKind::Path, KeyDefault::Dynamic("the one in `PATH`"), "The same for gemini."),
     key(
         "programs.rehearsal",
-        Kind::Path,
-        Default::Told("the one beside `switchboard`"),
+        ValueKind::Path,
+        KeyDefault::Dynamic("the one beside `switchboard`"),
         "The same for rehearsal.",
     ),
     key(
         "models.claude.<alias>",
-        Kind::Text,
-        Default::NotSet,
+        ValueKind::Text,
+        KeyDefault::NotSet,
         "An alias of your own for a model; `default` is the model of a call that names none. Without a default claude chooses, and a name \
          that is no alias here reaches it as it is: its own aliases (`opus`), full names.",
     ),
-    key("models.codex.<alias>", Kind::Text, Default::NotSet, "The same for codex."),
-    key("models.gemini.<alias>", Kind::Text, Default::NotSet, "The same for gemini."),
+    key("models.codex.<alias>", ValueKind::Text, KeyDefault::NotSet, "The same for codex."),
+    key("models.gemini.<alias>", ValueKind::Text, KeyDefault::NotSet, "The same for gemini."),
     key(
         "cwd_aliases.<name>",
-        Kind::Path,
-        Default::NotSet,
+        ValueKind::Path,
+        KeyDefault::NotSet,
         "A short name for a folder, which calls can give as `cwd`.",
     ),
     key(
         "http.address",
-        Kind::Address,
-        Default::NotSet,
+        ValueKind::Address,
+        KeyDefault::NotSet,
         "Where MCP is served over HTTP, such as `127.0.0.1:7878`. Without it there is no HTTP. \
          `switchboard serve --http` sets it too.",
     ),
     key(
         "http.allowed_hosts",
-        Kind::Texts,
-        Default::Empty,
+        ValueKind::Texts,
+        KeyDefault::Empty,
         "Names under which it may be reached beside its own address, `localhost`, `127.0.0.1` and `::1`, such as `box.example.com`; with a \
          port, under that port only.",
     ),
     key(
         "http.allowed_origins",
-        Kind::Texts,
-        Default::Empty,
+        ValueKind::Texts,
+        KeyDefault::Empty,
         "Origins of web pages that may use it, such as `http://localhost:3000`.",
     ),
     key(
         "http.max_sessions",
-        Kind::Count { least: 1, most: 100_000, may_be_off: false },
-        Default::Count(256),
+        ValueKind::Count { least: 1, most: 100_000, may_be_off: false },
+        KeyDefault::Count(256),
         "How many sessions MCP clients over HTTP may have. For the next, the one that was idle for longest is closed; its client has to initialize again.",
     ),
     key(
         "web.port",
-        Kind::Count { least: 0, most: 65_535, may_be_off: true },
-        Default::Count(0),
+        ValueKind::Count { least: 0, most: 65_535, may_be_off: true },
+        KeyDefault::Count(0),
         "The port of the web page on 127.0.0.1. With 0 the daemon takes any when `switchboard open` first asks for the page; a port that \
          is named is listened on from the start. `off` is no page. See [web.md](web.md).",
     ),
     key(
         "sandbox.policy",
-        Kind::Choice(POLICIES),
-        Default::Text("workspace"),
+        ValueKind::Choice(POLICIES),
+        KeyDefault::Text("workspace"),
         "What the agent of a call may touch that names no policy. See [sandbox.md](sandbox.md).",
     ),
     key(
         "sandbox.ceiling",
-        Kind::Choice(POLICIES),
-        Default::Text("off"),
+        ValueKind::Choice(POLICIES),
+        KeyDefault::Text("off"),
         "What no call can go beyond, whatever policy it names; `off` is no ceiling.",
     ),
     key(
         "sandbox.requirement",
-        Kind::Choice(&["require", "best-effort"]),
-        Default::Text("best-effort"),
+        ValueKind::Choice(&["require", "best-effort"]),
+        KeyDefault::Text("best-effort"),
         "Where the machine cannot enforce a policy: `require` runs nothing and says what is missing, `best-effort` runs and reports what held.",
     ),
     key(
         "sandbox.network",
-        Kind::Choice(&["full", "none", "hosts"]),
-        Default::Text("full"),
+        ValueKind::Choice(&["full", "none", "hosts"]),
+        KeyDefault::Text("full"),
         "Whom confined agents may reach: everybody, nobody, or the hosts of the next key and those of the agent's own vendor.",
     ),
     key(
         "sandbox.hosts",
-        Kind::Texts,
-        Default::Empty,
+        ValueKind::Texts,
+        KeyDefault::Empty,
         "Such as `github.com`, `*.crates.io` or `10.0.0.5:8080`; for the ports 443 and 80 unless one is named.",
     ),
     key(
         "sandbox.expose",
-        Kind::Paths,
-        Default::Empty,
+        ValueKind::Paths,
+        KeyDefault::Empty,
         "Further paths of the home directory that confined agents may read. Toolchains are found by themselves; the rest is absent. See [sandbox.md](sandbox.md#the-home-directory).",
     ),
     key(
         "sandbox.processes",
-        Kind::Count { least: 1, most: 1 << 22, may_be_off: true },
-        Default::Count(4096),
+        ValueKind::Count { least: 1, most: 1 << 22, may_be_off: true },
+        KeyDefault::Count(4096),
         "How many processes and threads a confined agent may have at once. Root is held to it by a delegated cgroup alone; without one it is told as open, and with `require` any number but the default runs nothing.",
     ),
     key(
         "sandbox.memory_bytes",
-        Kind::Count { least: 1 << 20, most: 1 << 50, may_be_off: true },
-        Default::Off,
+        ValueKind::Count { least: 1 << 20, most: 1 << 50, may_be_off: true },
+        KeyDefault::Off,
         "How much memory a confined agent and all that it starts may take; needs a delegated cgroup.",
     ),
     key(
         "sandbox.cache_bytes",
-        Kind::Count { least: 1 << 20, most: 1 << 50, may_be_off: true },
-        Default::Count(5 << 30),
+        ValueKind::Count { least: 1 << 20, most: 1 << 50, may_be_off: true },
+        KeyDefault::Count(5 << 30),
         "How much the private caches of package managers may take up before the daemon removes the least recently used; `off` is no bound.",
     ),
     key(
         "sandbox.trust_workspaces",
-        Kind::Flag,
-        Default::Flag(false),
+        ValueKind::Flag,
+        KeyDefault::Flag(false),
         "Confined agents load the hooks, MCP servers and settings of their workspace. Its instructions are read anyway. See [sandbox.md](sandbox.md#what-an-agent-loads).",
     ),
     key(
         "sandbox.private_state",
-        Kind::Flag,
-        Default::Flag(false),
+        ValueKind::Flag,
+        KeyDefault::Flag(false),
         "Confined agents get a configuration folder for each policy, with nothing in it but the login.",
     ),
     key(
         "log.level",
-        Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
-        Default::Text("info"),
+        ValueKind::Choice(&["error", "warn", "info", "debug", "trace"]),
+        KeyDefault::Text("info"),
         "How much the daemon writes to its log.",
     ),
     key(
         "log.max_bytes",
-        Kind::Count { least: 10_000, most: 1 << 40, may_be_off: false },
-        Default::Count(10_000_000),
+        ValueKind::Count { least: 10_000, most: 1 << 40, may_be_off: false },
+        KeyDefault::Count(10_000_000),
         "How long a log may become before the next one is begun.",
     ),
     key(
         "log.files",
-        Kind::Count { least: 1, most: 100, may_be_off: false },
-        Default::Count(5),
+        ValueKind::Count { least: 1, most: 100, may_be_off: false },
+        KeyDefault::Count(5),
         "How many logs are kept, the newest included.",
     ),
 ];
@@ -417,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_top_comes_first_as_toml_wants_it_and_sections_stay_together() {
+    fn top_level_keys_come_first() {
         let mut seen = vec![];
         for key in KEYS {
             if seen.last() != Some(&key.section()) {
@@ -429,17 +433,17 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_gets_the_nearest_name() {
-        assert_eq!(nearest("limits.at_onec"), Some("limits.at_once"));
-        assert_eq!(nearest("at_once"), Some("limits.at_once"));
-        assert_eq!(nearest("limit"), Some("limits"));
-        assert_eq!(nearest("stroe"), Some("store"));
-        assert_eq!(nearest("http.adress"), Some("http.address"));
-        assert_eq!(nearest("something.else"), None);
+    fn misspelled_key_gets_nearest_name() {
+        assert_eq!(find_nearest("limits.at_onec"), Some("limits.at_once"));
+        assert_eq!(find_nearest("at_once"), Some("limits.at_once"));
+        assert_eq!(find_nearest("limit"), Some("limits"));
+        assert_eq!(find_nearest("stroe"), Some("store"));
+        assert_eq!(find_nearest("http.adress"), Some("http.address"));
+        assert_eq!(find_nearest("something.else"), None);
     }
 
     #[test]
-    fn an_open_table_takes_any_word() {
+    fn open_table_accepts_any_key() {
         assert_eq!(find(&["models", "claude", "gpt-5.1"]).map(|(_, word)| word), Some(Some("gpt-5.1")));
         assert_eq!(find(&["models", "cluade", "x"]), None);
         assert!(is_section(&["limits", "per_agent"]) && !is_section(&["store"]));

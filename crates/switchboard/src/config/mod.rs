@@ -1,7 +1,6 @@
-//! The configuration, as one plain value.
+//! The configuration as one plain value.
 //!
-//! Owns what can be set ([`keys`]) and by whom. Says nothing about what is done with it, and opens no store: `store` is handed on
-//! as it was written.
+//! Owns the keys ([`keys`]) and the precedence of their sources. Opens no store: `store` is passed on unparsed.
 
 mod error;
 mod file;
@@ -19,182 +18,181 @@ use agents::ModelTables;
 use model::{AgentKind, Bounds, CallPolicy, Network, Preset, Requirement};
 
 pub use error::ConfigError;
-pub use settings::{Given, Settings};
-pub use show::print;
+pub use settings::{EffectiveSettings, OptionOverride};
+pub use show::{as_json, as_toml, misspelled_variables, reference};
 
-use crate::environment::Environment;
-use crate::home::Home;
+use protocol::{ProcessEnvironment, SwitchboardHome};
 use value::Value;
 
-/// How everything is to be.
+/// The configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where jobs are kept, in the words of the crate `store`.
+    /// The store, in the syntax of the crate `store`.
     pub store: String,
-    /// A file with user and password for the store's server.
+    /// A file with the user and password of the store's server.
     pub store_credentials_file: Option<PathBuf>,
-    /// Who may vouch for a `wss://` server.
+    /// A file with CA certificates for a `wss://` server.
     pub store_ca_file: Option<PathBuf>,
-    /// The name under which this machine takes its jobs.
+    /// The host name under which this daemon claims jobs.
     pub host: Option<String>,
-    /// Further such names.
+    /// Further names under which it claims jobs.
     pub labels: Vec<String>,
-    /// How long the daemon may be idle before it ends.
+    /// The idle timeout of the daemon.
     pub idle_stop: Option<Duration>,
-    /// Whether of two calls that may change a folder the second waits.
+    /// Serializes calls that may write to the same directory.
     pub one_writer_per_folder: bool,
-    /// Whether a call is cancelled when its client goes away.
+    /// Cancels a call when its client disconnects.
     pub cancel_on_disconnect: bool,
-    /// Whether MCP hosts can call the scripted agent.
+    /// Offers the scripted agent to MCP hosts.
     pub rehearsal: bool,
-    /// Names of variables that agents get beside the usual ones.
+    /// Further variables that agents receive.
     pub pass_env: BTreeSet<String>,
-    /// Further regular expressions for what is not to be kept.
+    /// Further regular expressions of secrets to redact.
     pub redact: Vec<String>,
-    /// What calls may spend when they do not say.
+    /// The limits of calls.
     pub limits: CallLimits,
-    /// How long ended jobs are kept.
-    pub retention: Retention,
-    /// Programs that the user named himself.
+    /// The retention of ended jobs.
+    pub retention: RetentionConfig,
+    /// Configured paths of agent programs.
     pub programs: BTreeMap<AgentKind, PathBuf>,
-    /// What the names of models stand for.
+    /// The default models and model aliases.
     pub models: ModelTables,
-    /// Short names for folders.
+    /// Aliases of working directories.
     pub cwd_aliases: BTreeMap<String, PathBuf>,
     /// MCP over HTTP.
-    pub http: Http,
-    /// The port of the web page, 0 for any; none when there is to be no page.
+    pub http: HttpConfig,
+    /// The port of the web page, 0 for any; `None` disables the page.
     pub web_port: Option<u16>,
-    /// What agents may touch.
-    pub sandbox: Sandbox,
+    /// The sandbox.
+    pub sandbox: SandboxConfig,
     /// The daemon's log.
-    pub log: Log,
+    pub log: LogConfig,
 }
 
-/// What calls may spend when they do not say, and how many there may be.
+/// The default limits of calls and the limits of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallLimits {
-    /// How many run at once, in all.
+    /// The maximum number of running jobs.
     pub at_once: u32,
-    /// How many of each agent; every agent is in it.
+    /// The maximum per agent; contains every agent.
     pub per_agent: BTreeMap<AgentKind, u32>,
-    /// How long an agent may take.
+    /// The wall-clock timeout of a run.
     pub timeout: Duration,
-    /// How long it may stay silent.
+    /// The idle timeout of a run.
     pub idle: Option<Duration>,
-    /// How long it may take until its first word; none for as long as it may stay silent.
+    /// The startup timeout of a run; `None` for the idle timeout.
     pub start: Option<Duration>,
-    /// How long one tool of an agent may take.
+    /// The timeout of one tool call of an agent.
     pub tool_timeout: Duration,
-    /// How long an MCP call waits for the answer.
+    /// The maximum wait of an MCP call for its answer.
     pub wait: Duration,
-    /// How long an answer may be.
+    /// The maximum length of an answer.
     pub max_response_chars: usize,
-    /// How often a job is begun.
+    /// The maximum number of attempts of a job.
     pub attempts: u32,
-    /// How often a run that came to its turn limit is gone on with.
+    /// The maximum number of resumptions after a turn limit.
     pub max_resume_attempts: u32,
-    /// How many front-ends may be connected, and how many clients over HTTP.
+    /// The maximum number of connections, over the socket and over HTTP each.
     pub max_connections: usize,
-    /// How many requests may wait for jobs, beyond those that each client may always have.
+    /// The maximum number of waiting requests beyond the guaranteed ones of each client.
     pub max_waits: usize,
 }
 
-/// How long ended jobs are kept.
+/// The retention of ended jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retention {
-    /// How long after their end.
+pub struct RetentionConfig {
+    /// The maximum age.
     pub max_age: Option<Duration>,
-    /// How many.
+    /// The maximum number.
     pub max_count: Option<u64>,
 }
 
 /// MCP over HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Http {
-    /// Where; none for not at all.
+pub struct HttpConfig {
+    /// The address; `None` disables HTTP.
     pub address: Option<SocketAddr>,
-    /// The names under which it may be reached, beside those of this machine.
+    /// Further host names that requests may use.
     pub allowed_hosts: Vec<String>,
-    /// The web pages that may use it.
+    /// The origins of web pages that may use it.
     pub allowed_origins: Vec<String>,
-    /// How many sessions there may be.
+    /// The maximum number of sessions.
     pub max_sessions: usize,
 }
 
-/// What agents may touch.
+/// The sandbox settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sandbox {
-    /// The policy of a call that names none.
+pub struct SandboxConfig {
+    /// The default policy.
     pub policy: CallPolicy,
-    /// What no call can go beyond.
+    /// The upper bound of every policy.
     pub ceiling: CallPolicy,
-    /// Paths of the home directory that confined agents may read.
+    /// Paths of the home directory that sandboxed agents may read.
     pub expose: Vec<PathBuf>,
-    /// Whether confined agents obey the settings of their workspace.
+    /// Lets sandboxed agents load workspace settings.
     pub trust_workspaces: bool,
-    /// How much the private caches of package managers may take up.
+    /// The size limit of the private package caches.
     pub cache_bytes: Option<u64>,
 }
 
 /// The daemon's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Log {
-    /// How much is written: error, warn, info, debug, trace.
+pub struct LogConfig {
+    /// The level: error, warn, info, debug, trace.
     pub level: String,
-    /// How long a file may become.
+    /// The maximum size of a file.
     pub max_bytes: u64,
-    /// How many files are kept.
+    /// The number of files, rotated ones included.
     pub files: u32,
 }
 
 impl Config {
-    /// Reads all layers. Without a home there is no file.
+    /// Reads the configuration from all sources. Without a home there is no file.
     pub fn read(
-        home: Option<&Home>,
-        environment: &Environment,
-        given: &[Given],
+        home: Option<&SwitchboardHome>,
+        environment: &ProcessEnvironment,
+        overrides: &[OptionOverride],
     ) -> Result<Self, ConfigError> {
-        Settings::read(home, environment, given).map(|settings| Self::of(&settings))
+        EffectiveSettings::read(home, environment, overrides).map(|settings| Self::from_settings(&settings))
     }
 
-    /// What the settings amount to. The table gives every key that is asked for here without a fallback its default.
-    pub fn of(settings: &Settings) -> Self {
-        let says = Says(settings);
-        let at_once = says.small("limits.at_once").unwrap_or(1);
+    /// Converts settings. The key table has a default for every key that is read without a fallback here.
+    pub fn from_settings(settings: &EffectiveSettings) -> Self {
+        let values = TypedSettings(settings);
+        let at_once = values.count_u32("limits.at_once").unwrap_or(1);
         let per_agent = |agent: AgentKind| {
-            (agent, says.small(&format!("limits.per_agent.{agent}")).unwrap_or(at_once).min(at_once))
+            (agent, values.count_u32(&format!("limits.per_agent.{agent}")).unwrap_or(at_once).min(at_once))
         };
-        let program = |agent: AgentKind| Some((agent, says.path(&format!("programs.{agent}"))?));
+        let program = |agent: AgentKind| Some((agent, values.path(&format!("programs.{agent}"))?));
         Self {
-            store: says.text("store").unwrap_or_default(),
-            store_credentials_file: says.path("store_credentials_file"),
-            store_ca_file: says.path("store_ca_file"),
-            host: says.text("host"),
-            labels: says.texts("labels"),
-            idle_stop: says.time("idle_stop"),
-            one_writer_per_folder: says.flag("one_writer_per_folder"),
-            cancel_on_disconnect: says.flag("cancel_on_disconnect"),
-            rehearsal: says.flag("rehearsal"),
-            pass_env: says.texts("pass_env").into_iter().collect(),
-            redact: says.texts("redact"),
+            store: values.text("store").unwrap_or_default(),
+            store_credentials_file: values.path("store_credentials_file"),
+            store_ca_file: values.path("store_ca_file"),
+            host: values.text("host"),
+            labels: values.texts("labels"),
+            idle_stop: values.time("idle_stop"),
+            one_writer_per_folder: values.flag("one_writer_per_folder"),
+            cancel_on_disconnect: values.flag("cancel_on_disconnect"),
+            rehearsal: values.flag("rehearsal"),
+            pass_env: values.texts("pass_env").into_iter().collect(),
+            redact: values.texts("redact"),
             limits: CallLimits {
                 at_once,
                 per_agent: AgentKind::ALL.into_iter().map(per_agent).collect(),
-                timeout: says.time("limits.timeout").unwrap_or_default(),
-                idle: says.time("limits.idle"),
-                start: says.time("limits.start"),
-                tool_timeout: says.time("limits.tool_timeout").unwrap_or_default(),
-                wait: says.time("limits.wait").unwrap_or_default(),
-                max_response_chars: says.size("limits.max_response_chars"),
-                attempts: says.small("limits.attempts").unwrap_or(1),
-                max_resume_attempts: says.small("limits.max_resume_attempts").unwrap_or_default(),
-                max_connections: says.size("limits.max_connections"),
-                max_waits: says.size("limits.max_waits"),
+                timeout: values.time("limits.timeout").unwrap_or_default(),
+                idle: values.time("limits.idle"),
+                start: values.time("limits.start"),
+                tool_timeout: values.time("limits.tool_timeout").unwrap_or_default(),
+                wait: values.time("limits.wait").unwrap_or_default(),
+                max_response_chars: values.limit("limits.max_response_chars"),
+                attempts: values.count_u32("limits.attempts").unwrap_or(1),
+                max_resume_attempts: values.count_u32("limits.max_resume_attempts").unwrap_or_default(),
+                max_connections: values.limit("limits.max_connections"),
+                max_waits: values.limit("limits.max_waits"),
             },
-            retention: Retention {
-                max_age: says.time("retention.max_age"),
-                max_count: says.count("retention.max_count"),
+            retention: RetentionConfig {
+                max_age: values.time("retention.max_age"),
+                max_count: values.count("retention.max_count"),
             },
             programs: AgentKind::ALL.into_iter().filter_map(program).collect(),
             models: ModelTables {
@@ -202,39 +200,39 @@ impl Config {
                 codex: settings.models("models.codex"),
                 gemini: settings.models("models.gemini"),
             },
-            cwd_aliases: says.folders("cwd_aliases"),
-            http: Http {
-                address: says.text("http.address").and_then(|text| text.parse().ok()),
-                allowed_hosts: says.texts("http.allowed_hosts"),
-                allowed_origins: says.texts("http.allowed_origins"),
-                max_sessions: says.size("http.max_sessions"),
+            cwd_aliases: values.directories("cwd_aliases"),
+            http: HttpConfig {
+                address: values.text("http.address").and_then(|text| text.parse().ok()),
+                allowed_hosts: values.texts("http.allowed_hosts"),
+                allowed_origins: values.texts("http.allowed_origins"),
+                max_sessions: values.limit("http.max_sessions"),
             },
-            web_port: says.count("web.port").and_then(|port| u16::try_from(port).ok()),
-            sandbox: Sandbox {
-                policy: says.policy("sandbox.policy"),
-                ceiling: says.policy("sandbox.ceiling"),
-                expose: says.texts("sandbox.expose").into_iter().map(PathBuf::from).collect(),
-                trust_workspaces: says.flag("sandbox.trust_workspaces"),
-                cache_bytes: says.count("sandbox.cache_bytes"),
+            web_port: values.count("web.port").and_then(|port| u16::try_from(port).ok()),
+            sandbox: SandboxConfig {
+                policy: values.policy("sandbox.policy"),
+                ceiling: values.policy("sandbox.ceiling"),
+                expose: values.texts("sandbox.expose").into_iter().map(PathBuf::from).collect(),
+                trust_workspaces: values.flag("sandbox.trust_workspaces"),
+                cache_bytes: values.count("sandbox.cache_bytes"),
             },
-            log: Log {
-                level: says.text("log.level").unwrap_or_default(),
-                max_bytes: says.count("log.max_bytes").unwrap_or(u64::MAX),
-                files: says.small("log.files").unwrap_or(1),
+            log: LogConfig {
+                level: values.text("log.level").unwrap_or_default(),
+                max_bytes: values.count("log.max_bytes").unwrap_or(u64::MAX),
+                files: values.count_u32("log.files").unwrap_or(1),
             },
         }
     }
 }
 
-/// The settings, asked for by type. The table makes sure that the type fits.
-struct Says<'a>(&'a Settings);
+/// Typed access to settings. The key table guarantees the types.
+struct TypedSettings<'a>(&'a EffectiveSettings);
 
-impl Says<'_> {
+impl TypedSettings<'_> {
     fn text(&self, name: &str) -> Option<String> {
         if let Some(Value::Text(text)) = self.0.get(name) { Some(text.clone()) } else { None }
     }
 
-    /// A policy by its name, enforced as the operator wants it.
+    /// Returns a policy by name, with the configured requirement, network and bounds.
     fn policy(&self, name: &str) -> CallPolicy {
         let preset: Option<Preset> = self.text(name).and_then(|name| name.parse().ok());
         let best_effort = self.text("sandbox.requirement").as_deref() == Some("best-effort");
@@ -264,12 +262,12 @@ impl Says<'_> {
         if let Some(Value::Count(number)) = self.0.get(name) { Some(*number) } else { None }
     }
 
-    fn small(&self, name: &str) -> Option<u32> {
+    fn count_u32(&self, name: &str) -> Option<u32> {
         self.count(name).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
     }
 
-    /// How much there may be of something; without a word, any amount.
-    fn size(&self, name: &str) -> usize {
+    /// Returns a limit; unlimited if it is not set.
+    fn limit(&self, name: &str) -> usize {
         self.count(name).and_then(|number| number.try_into().ok()).unwrap_or(usize::MAX)
     }
 
@@ -285,12 +283,12 @@ impl Says<'_> {
         if let Some(Value::Texts(items)) = self.0.get(name) { items.clone() } else { Vec::new() }
     }
 
-    fn folders(&self, section: &str) -> BTreeMap<String, PathBuf> {
-        let folder = |(word, value): (&str, &Value)| match value {
+    fn directories(&self, section: &str) -> BTreeMap<String, PathBuf> {
+        let directory = |(word, value): (&str, &Value)| match value {
             Value::Path(path) => Some((word.to_owned(), path.clone())),
             _ => None,
         };
-        self.0.words(section).filter_map(folder).collect()
+        self.0.open_keys(section).filter_map(directory).collect()
     }
 }
 

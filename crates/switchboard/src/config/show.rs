@@ -1,50 +1,17 @@
-//! The configuration for a person to read: what holds and who said so, and the reference of all keys.
+//! Formats the effective settings with their sources, and the reference of all keys.
 
 use std::fmt::Write;
-use std::process::ExitCode;
 
 use agents::DefaultVariables;
 use model::{AgentKind, RunId};
+use protocol::{HOME_VARIABLE, ProcessEnvironment, SwitchboardHome};
 use serde_json::json;
 
-use super::keys::{Default, KEYS, Key};
-use super::settings::Settings;
-use crate::environment::Environment;
-use crate::failure::Failure;
-use crate::front::ConfigDrift;
-use crate::home::{self, Home};
-use crate::{cli, output};
+use super::keys::{ConfigKey, KEYS, KeyDefault};
+use super::settings::EffectiveSettings;
 
-/// `switchboard config`: prints what holds, or what could be said.
-pub fn print(order: &cli::ShowConfig) -> Result<ExitCode, Failure> {
-    if order.reference {
-        output::piece(&reference());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let environment = Environment::of_this_process();
-    let home = Home::find(&environment)?;
-    for (misspelt, known) in misspelt_variables(&environment) {
-        output::aside(&format!("note: the variable {misspelt} is not known; did you mean {known}?"));
-    }
-    let settings = Settings::read(Some(&home), &environment, &[])?;
-    let drift = ConfigDrift::find(&home, &environment);
-    if order.json {
-        let mut told = as_json(&home, &settings);
-        if let Some(drift) = &drift {
-            told["config_drift"] = serde_json::to_value(drift)?;
-        }
-        output::line(&serde_json::to_string_pretty(&told)?);
-    } else {
-        output::piece(&as_toml(&home, &settings));
-    }
-    if let Some(drift) = drift {
-        drift.print();
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Everything that holds, as TOML that could be a configuration file, each line with where it came from.
-fn as_toml(home: &Home, settings: &Settings) -> String {
+/// Formats the effective settings as TOML, each line with its source. The text is a valid configuration file.
+pub fn as_toml(home: &SwitchboardHome, settings: &EffectiveSettings) -> String {
     let no_file = if settings.has_file { "" } else { " (there is none)" };
     let mut text = format!(
         "# this file: {}{no_file}\n# state: {}\n# log: {}\n\n",
@@ -65,8 +32,8 @@ fn as_toml(home: &Home, settings: &Settings) -> String {
     text
 }
 
-/// The same as JSON.
-fn as_json(home: &Home, settings: &Settings) -> serde_json::Value {
+/// Formats the effective settings as JSON.
+pub fn as_json(home: &SwitchboardHome, settings: &EffectiveSettings) -> serde_json::Value {
     let all = settings.all.iter().map(|(name, setting)| {
         let (section, own) = name.parts();
         let key = if section.is_empty() { own.to_owned() } else { format!("{section}.{}", toml_key(own)) };
@@ -76,7 +43,7 @@ fn as_json(home: &Home, settings: &Settings) -> serde_json::Value {
         "file": home.config_file().to_string_lossy(),
         "file_exists": settings.has_file,
         "state": home.state().to_string_lossy(),
-        "socket_folders": home.socket_folders().iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+        "socket_folders": home.socket_directories().iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
         "log": home.log_file().to_string_lossy(),
         "settings": all.collect::<Vec<_>>(),
     })
@@ -88,17 +55,16 @@ fn toml_key(word: &str) -> String {
     if bare { word.to_owned() } else { toml::Value::String(word.to_owned()).to_string() }
 }
 
-/// Variables that look like one of ours and are not, each with the one that may have been meant.
-fn misspelt_variables(environment: &Environment) -> Vec<(String, String)> {
-    let known: Vec<String> = KEYS.iter().filter_map(Key::variable).collect();
+/// Returns unknown variables that resemble a known one, each with the known one.
+pub fn misspelled_variables(environment: &ProcessEnvironment) -> Vec<(String, String)> {
+    let known: Vec<String> = KEYS.iter().filter_map(ConfigKey::variable).collect();
     let near = |name: &str| {
         let distance = |known: &&String| strsim::damerau_levenshtein(name, known);
         known.iter().find(|known| (1..=2).contains(&distance(known))).cloned()
     };
-    let named_otherwise = [home::VARIABLE, RunId::VARIABLE];
-    let ours = environment
-        .names()
-        .filter(|name| name.starts_with("SWITCHBOARD_") && !named_otherwise.contains(name));
+    let not_settings = [HOME_VARIABLE, RunId::VARIABLE];
+    let ours =
+        environment.names().filter(|name| name.starts_with("SWITCHBOARD_") && !not_settings.contains(name));
     ours.filter_map(|name| Some((name.to_owned(), near(name)?))).collect()
 }
 
@@ -137,8 +103,8 @@ shop = \"~/shop\"
 ```
 ";
 
-/// The reference of all keys, in Markdown.
-fn reference() -> String {
+/// Returns the reference of all keys, in Markdown.
+pub fn reference() -> String {
     let mut text = INTRODUCTION.to_owned();
     let mut section = None;
     for key in KEYS {
@@ -160,16 +126,16 @@ fn reference() -> String {
             text,
             "| `{own}` | {} | {} | {variable} | {} |",
             key.kind,
-            default_in_words(&key.default),
+            describe_default(&key.default),
             key.meaning
         );
     }
-    variables_of_agents(&mut text);
+    append_agent_variables(&mut text);
     text
 }
 
-/// The section about the environment of agents.
-fn variables_of_agents(text: &mut String) {
+/// Appends the section about the environment of agents.
+fn append_agent_variables(text: &mut String) {
     text.push_str(
         "\n## Variables of agents\n\n\
          An agent starts with these variables of whoever starts the daemon, those that `pass_env` names, and no other. `XDG_RUNTIME_DIR` is \
@@ -189,10 +155,10 @@ fn variables_of_agents(text: &mut String) {
     }
 }
 
-fn default_in_words(default: &Default) -> String {
+fn describe_default(default: &KeyDefault) -> String {
     match default {
-        Default::NotSet => "not set".to_owned(),
-        Default::Told(words) => (*words).to_owned(),
+        KeyDefault::NotSet => "not set".to_owned(),
+        KeyDefault::Dynamic(words) => (*words).to_owned(),
         other => other.value().map(|value| format!("`{value}`")).unwrap_or_default(),
     }
 }
@@ -203,31 +169,33 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn the_reference_is_the_page_in_docs() {
+    fn reference_matches_docs_page() {
         let page =
             fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md")).unwrap();
         assert!(page == reference(), "run `switchboard config --reference > docs/configuration.md`");
     }
 
     #[test]
-    fn a_misspelt_variable_is_noticed() {
-        let environment: Environment = [("SWITCHBOARD_STROE", "x"), ("SWITCHBOARD_HOME", "/x")].into();
+    fn misspelled_variable_is_reported() {
+        let environment: ProcessEnvironment = [("SWITCHBOARD_STROE", "x"), ("SWITCHBOARD_HOME", "/x")].into();
         let expected = [("SWITCHBOARD_STROE".to_owned(), "SWITCHBOARD_STORE".to_owned())];
-        assert_eq!(misspelt_variables(&environment), expected);
+        assert_eq!(misspelled_variables(&environment), expected);
     }
 
     #[test]
-    fn what_is_printed_can_be_read_back() {
+    fn printed_settings_round_trip() {
         let root = tempfile::tempdir().unwrap();
-        let home = Home::find(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into()).unwrap();
-        let read = || Settings::read(Some(&home), &Environment::default(), &[]).unwrap();
-        let said =
+        let home =
+            SwitchboardHome::from_environment(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into())
+                .unwrap();
+        let read = || EffectiveSettings::read(Some(&home), &ProcessEnvironment::default(), &[]).unwrap();
+        let text =
             "store = \"sqlite:/x # y\"\nlabels = [\"a, \\\"b\"]\n[models.claude]\n\"a.b \\\" c\" = \"x-1\"\n";
-        fs::write(home.config_file(), said).unwrap();
+        fs::write(home.config_file(), text).unwrap();
         let first = read();
         let printed = as_toml(&home, &first);
         fs::write(home.config_file(), &printed).unwrap();
-        let values = |settings: &Settings| {
+        let values = |settings: &EffectiveSettings| {
             settings
                 .all
                 .iter()

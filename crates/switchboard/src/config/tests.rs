@@ -1,42 +1,43 @@
-//! What holds of every key, and of the layers.
+//! The keys of the configuration and the precedence of their sources.
 
 use std::fs;
 use std::path::Path;
 
-use super::keys::{Default, KEYS, Key};
-use super::value::Kind;
+use super::keys::{ConfigKey, KEYS, KeyDefault};
+use super::value::ValueKind;
 use super::*;
 
-fn home(root: &Path) -> Home {
-    Home::find(&[("SWITCHBOARD_HOME", root.to_str().unwrap())].into()).unwrap()
+fn home(root: &Path) -> SwitchboardHome {
+    SwitchboardHome::from_environment(&[("SWITCHBOARD_HOME", root.to_str().unwrap())].into()).unwrap()
 }
 
-fn read(text: &str, environment: &Environment) -> Result<Settings, ConfigError> {
+fn read(text: &str, environment: &ProcessEnvironment) -> Result<EffectiveSettings, ConfigError> {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("config.toml"), text).unwrap();
-    Settings::read(Some(&home(root.path())), environment, &[])
+    EffectiveSettings::read(Some(&home(root.path())), environment, &[])
 }
 
 fn config(text: &str) -> Config {
-    Config::of(&read(text, &Environment::default()).unwrap())
+    Config::from_settings(&read(text, &ProcessEnvironment::default()).unwrap())
 }
 
 fn refusal(text: &str) -> ConfigError {
-    read(text, &Environment::default()).unwrap_err()
+    read(text, &ProcessEnvironment::default()).unwrap_err()
 }
 
 /// A value that is not the default, as TOML and as the text of a variable.
-fn another(key: &Key) -> (String, String) {
+fn another(key: &ConfigKey) -> (String, String) {
     let text = match key.kind {
-        Kind::Text => "sonnet-9",
-        Kind::Path => "/opt/thing",
-        Kind::Address => "127.0.0.1:7878",
-        Kind::Choice(words) => {
-            words.iter().find(|word| !matches!(key.default, Default::Text(usual) if usual == **word)).unwrap()
-        }
-        Kind::Flag => return ("true".into(), "true".into()),
-        Kind::Time { .. } => "7m",
-        Kind::Count { .. } => {
+        ValueKind::Text => "sonnet-9",
+        ValueKind::Path => "/opt/thing",
+        ValueKind::Address => "127.0.0.1:7878",
+        ValueKind::Choice(words) => words
+            .iter()
+            .find(|word| !matches!(key.default, KeyDefault::Text(usual) if usual == **word))
+            .unwrap(),
+        ValueKind::Flag => return ("true".into(), "true".into()),
+        ValueKind::Time { .. } => "7m",
+        ValueKind::Count { .. } => {
             let number = if key.name == "log.max_bytes" {
                 "20000"
             } else if matches!(key.name, "sandbox.memory_bytes" | "sandbox.cache_bytes") {
@@ -48,14 +49,14 @@ fn another(key: &Key) -> (String, String) {
             };
             return (number.into(), number.into());
         }
-        Kind::Texts => return (r#"["one", "two"]"#.into(), "one, two".into()),
-        Kind::Paths => return (r#"["/opt/one", "/opt/two"]"#.into(), "/opt/one, /opt/two".into()),
+        ValueKind::Texts => return (r#"["one", "two"]"#.into(), "one, two".into()),
+        ValueKind::Paths => return (r#"["/opt/one", "/opt/two"]"#.into(), "/opt/one, /opt/two".into()),
     };
     (format!("\"{text}\""), text.into())
 }
 
 #[test]
-fn every_key_set_in_the_file_changes_the_configuration() {
+fn every_key_in_the_file_is_applied() {
     let before = config("");
     for key in KEYS {
         let own = key.name.replace("<alias>", "mine").replace("<name>", "mine");
@@ -73,32 +74,36 @@ fn every_key_set_in_the_file_changes_the_configuration() {
 }
 
 #[test]
-fn every_key_with_a_variable_is_set_by_it_as_by_the_file() {
+fn variable_and_file_set_the_same_value() {
     for key in KEYS {
         let Some(variable) = key.variable() else { continue };
         let (toml, text) = another(key);
         let by_variable = read("", &[(variable.as_str(), text.as_str())].into()).unwrap();
-        assert_eq!(Config::of(&by_variable), config(&format!("{} = {toml}", key.name)), "{variable}");
+        assert_eq!(
+            Config::from_settings(&by_variable),
+            config(&format!("{} = {toml}", key.name)),
+            "{variable}"
+        );
     }
 }
 
 #[test]
-fn a_variable_beats_the_file_and_an_option_beats_both() {
+fn option_overrides_variable_overrides_file() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("config.toml"), "[http]\naddress = \"127.0.0.1:1\"\n").unwrap();
     let home = home(root.path());
-    let address = |environment: &Environment, given: &[Given]| {
-        Config::read(Some(&home), environment, given).unwrap().http.address.unwrap().port()
+    let address = |environment: &ProcessEnvironment, overrides: &[OptionOverride]| {
+        Config::read(Some(&home), environment, overrides).unwrap().http.address.unwrap().port()
     };
-    let variable: Environment = [("SWITCHBOARD_HTTP_ADDRESS", "127.0.0.1:2")].into();
-    let option = Given { option: "--http", key: "http.address", text: "127.0.0.1:3".into() };
-    assert_eq!(address(&Environment::default(), &[]), 1);
+    let variable: ProcessEnvironment = [("SWITCHBOARD_HTTP_ADDRESS", "127.0.0.1:2")].into();
+    let option = OptionOverride { option: "--http", key: "http.address", text: "127.0.0.1:3".into() };
+    assert_eq!(address(&ProcessEnvironment::default(), &[]), 1);
     assert_eq!(address(&variable, &[]), 2);
     assert_eq!(address(&variable, &[option]), 3);
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
+fn unknown_key_error_names_line_and_nearest_key() {
     let error = refusal("store = \"sqlite:\"\n\n[limits]\nat_onec = 3\n");
     assert!(error.to_string().ends_with("config.toml line 4: unknown key `limits.at_onec`"), "{error}");
     assert!(error.hint().starts_with("did you mean `limits.at_once`?"), "{}", error.hint());
@@ -112,7 +117,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
 }
 
 #[test]
-fn a_wrong_type_is_named_with_what_is_taken_and_what_was_found() {
+fn type_error_names_expected_and_found() {
     for (text, expected) in [
         (
             "\nlimits.at_once = \"four\"",
@@ -141,7 +146,7 @@ fn a_wrong_type_is_named_with_what_is_taken_and_what_was_found() {
 }
 
 #[test]
-fn a_file_that_is_not_toml_is_refused_with_the_line() {
+fn invalid_toml_error_names_line() {
     let error = refusal("store = \"sqlite:\"\nlabels = [\n");
     assert!(matches!(error, ConfigError::NotToml { .. }), "{error}");
     assert!(error.to_string().contains("config.toml line "), "{error}");
@@ -149,18 +154,19 @@ fn a_file_that_is_not_toml_is_refused_with_the_line() {
 }
 
 #[test]
-fn a_file_that_others_can_write_to_is_refused() {
+fn config_file_writable_by_others_is_rejected() {
     use std::os::unix::fs::PermissionsExt;
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("config.toml");
     fs::write(&file, "").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-    let error = Settings::read(Some(&home(root.path())), &Environment::default(), &[]).unwrap_err();
+    let error =
+        EffectiveSettings::read(Some(&home(root.path())), &ProcessEnvironment::default(), &[]).unwrap_err();
     assert!(matches!(error, ConfigError::NotYours { mode: 0o666, .. }), "{error}");
 }
 
 #[test]
-fn variable_that_no_agent_may_have_is_refused_with_the_reason() {
+fn forbidden_pass_env_variable_is_rejected() {
     let error = refusal("pass_env = [\"GH_TOKEN\", \"LD_PRELOAD\"]");
     assert!(matches!(error, ConfigError::ForbiddenVariable { .. }), "{error}");
     assert!(error.to_string().contains("must not contain `LD_PRELOAD`: it would run code"), "{error}");
@@ -168,7 +174,7 @@ fn variable_that_no_agent_may_have_is_refused_with_the_reason() {
 }
 
 #[test]
-fn model_aliases_are_the_operators_own() {
+fn model_aliases_are_configurable() {
     let models =
         config("[models.claude]\nHaiku = \"claude-haiku-9\"\ndefault = \"opus\"\nbest = \"claude-opus-9\"")
             .models;
@@ -180,9 +186,9 @@ fn model_aliases_are_the_operators_own() {
 }
 
 #[test]
-fn paths_may_begin_with_the_users_own_folder() {
+fn paths_may_start_with_tilde() {
     let settings = read("[cwd_aliases]\nshop = \"~/shop\"", &[("HOME", "/home/ana")].into()).unwrap();
-    assert_eq!(Config::of(&settings).cwd_aliases["shop"], Path::new("/home/ana/shop"));
+    assert_eq!(Config::from_settings(&settings).cwd_aliases["shop"], Path::new("/home/ana/shop"));
     assert!(
         refusal("[cwd_aliases]\nshop = \"~/shop\"").to_string().contains("must be a path"),
         "no HOME, no ~"
@@ -190,15 +196,15 @@ fn paths_may_begin_with_the_users_own_folder() {
 }
 
 #[test]
-fn no_agent_may_run_more_often_than_all_together() {
+fn per_agent_limit_is_capped_by_total() {
     let limits = config("[limits]\nat_once = 3\nper_agent.claude = 2\nper_agent.codex = 9").limits;
     let of = |agent| limits.per_agent[&agent];
     assert_eq!((of(AgentKind::Claude), of(AgentKind::Codex), of(AgentKind::Gemini)), (2, 3, 3));
 }
 
 #[test]
-fn without_a_word_agents_are_confined_to_their_folders_as_far_as_can_be_and_no_ceiling_is_set() {
-    let Sandbox { policy, ceiling, expose, trust_workspaces, cache_bytes } = config("").sandbox;
+fn default_policy_is_workspace_best_effort_without_ceiling() {
+    let SandboxConfig { policy, ceiling, expose, trust_workspaces, cache_bytes } = config("").sandbox;
     assert_eq!(cache_bytes, Some(calls::Settings::CACHE_BYTES));
     assert!(!trust_workspaces && expose.is_empty());
     assert_eq!(policy, CallPolicy::default());
@@ -207,11 +213,11 @@ fn without_a_word_agents_are_confined_to_their_folders_as_far_as_can_be_and_no_c
 }
 
 #[test]
-fn home_directory_as_a_whole_cannot_be_exposed() {
-    let environment: Environment = [("HOME", "/home/ana")].into();
+fn whole_home_directory_cannot_be_exposed() {
+    let environment: ProcessEnvironment = [("HOME", "/home/ana")].into();
     let exposed = |paths: &str| {
         let settings = read(&format!("[sandbox]\nexpose = [{paths}]"), &environment)?;
-        Ok::<_, ConfigError>(Config::of(&settings).sandbox.expose)
+        Ok::<_, ConfigError>(Config::from_settings(&settings).sandbox.expose)
     };
     assert_eq!(exposed("\"~/.m2\", \"/srv/tools\"").unwrap(), ["/home/ana/.m2", "/srv/tools"].map(Path::new));
     for refused in ["/", "/home", "/home/ana", "~/", "~/..", "~/a/../..", "relative", ""] {

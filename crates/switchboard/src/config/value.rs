@@ -1,4 +1,4 @@
-//! What a key can take, and how it is read from TOML and from the text of a variable.
+//! The types of keys, parsed from TOML and from text.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use toml::de::DeValue;
 
-use crate::duration;
+use render::duration;
 
 /// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,14 +18,14 @@ pub enum Value {
     Count(u64),
     Flag(bool),
     Time(Duration),
-    /// Switched off by name.
+    /// Disabled by `off`.
     Off,
     Texts(Vec<String>),
 }
 
-/// What a key can take.
+/// The type of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     Text,
     Path,
     Address,
@@ -40,22 +40,22 @@ pub enum Kind {
         may_be_off: bool,
     },
     Texts,
-    /// Absolute paths, kept as texts; not `/` and not the whole home directory.
+    /// Absolute paths, stored as strings; neither `/` nor the home directory or its parents.
     Paths,
 }
 
 const OFF: &str = "off";
 
-impl Kind {
-    /// Reads a value of a TOML file. The error is what was found instead.
-    pub fn read(self, value: &DeValue<'_>, user: Option<&Path>) -> Result<Value, String> {
-        let found = || found(value);
+impl ValueKind {
+    /// Parses a TOML value. The error describes the value that was found instead.
+    pub fn parse_toml(self, value: &DeValue<'_>, user_home: Option<&Path>) -> Result<Value, String> {
+        let found = || describe_value(value);
         match (self, value) {
             (Self::Count { least, most, may_be_off }, _) => match value {
                 DeValue::Integer(number) => {
                     let parsed = u64::from_str_radix(number.as_str(), number.radix()).ok();
-                    let inside = parsed.filter(|number| (least..=most).contains(number));
-                    inside.map(Value::Count).ok_or_else(|| format!("`{}`", number.as_str()))
+                    let in_range = parsed.filter(|number| (least..=most).contains(number));
+                    in_range.map(Value::Count).ok_or_else(|| format!("`{}`", number.as_str()))
                 }
                 DeValue::String(text) if may_be_off && text == OFF => Ok(Value::Off),
                 _ => Err(found()),
@@ -63,30 +63,30 @@ impl Kind {
             (Self::Flag, DeValue::Boolean(flag)) => Ok(Value::Flag(*flag)),
             (Self::Texts, DeValue::Array(items)) => {
                 let text = |item: &toml::Spanned<DeValue<'_>>| {
-                    item.get_ref().as_str().map(str::to_owned).ok_or_else(|| self::found(item.get_ref()))
+                    item.get_ref().as_str().map(str::to_owned).ok_or_else(|| describe_value(item.get_ref()))
                 };
                 items.iter().map(text).collect::<Result<_, _>>().map(Value::Texts)
             }
             (Self::Paths, DeValue::Array(items)) => {
                 let text = |item: &toml::Spanned<DeValue<'_>>| {
-                    let text = item.get_ref().as_str().ok_or_else(|| self::found(item.get_ref()))?;
-                    part(text, user)
+                    let text = item.get_ref().as_str().ok_or_else(|| describe_value(item.get_ref()))?;
+                    parse_partial_path(text, user_home)
                 };
                 items.iter().map(text).collect::<Result<_, _>>().map(Value::Texts)
             }
             (Self::Flag | Self::Texts | Self::Paths, _) => Err(found()),
-            (_, DeValue::String(text)) => self.read_text(text, user),
+            (_, DeValue::String(text)) => self.parse_text(text, user_home),
             _ => Err(found()),
         }
     }
 
-    /// Reads the text of a variable or an option. A list is separated by commas.
-    pub fn read_text(self, text: &str, user: Option<&Path>) -> Result<Value, String> {
+    /// Parses the text of a variable or an option. Lists are separated by commas.
+    pub fn parse_text(self, text: &str, user_home: Option<&Path>) -> Result<Value, String> {
         let found = || format!("`{text}`");
         match self {
             Self::Text if text.trim().is_empty() => Err("an empty string".to_owned()),
             Self::Text => Ok(Value::Text(text.to_owned())),
-            Self::Path => path(text, user).map(Value::Path).ok_or_else(found),
+            Self::Path => parse_path(text, user_home).map(Value::Path).ok_or_else(found),
             Self::Address => {
                 text.parse::<SocketAddr>().map(|_| Value::Text(text.to_owned())).map_err(|_| found())
             }
@@ -102,41 +102,44 @@ impl Kind {
                 inside.map(Value::Count).ok_or_else(found)
             }
             Self::Flag => text.parse().map(Value::Flag).map_err(|_| found()),
-            Self::Time { .. } => duration::read(text).map(Value::Time).map_err(|_| found()),
+            Self::Time { .. } => duration::parse(text).map(Value::Time).map_err(|_| found()),
             Self::Texts => {
                 let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
                 Ok(Value::Texts(items.map(str::to_owned).collect()))
             }
             Self::Paths => {
                 let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-                items.map(|item| part(item, user)).collect::<Result<_, _>>().map(Value::Texts)
+                items
+                    .map(|item| parse_partial_path(item, user_home))
+                    .collect::<Result<_, _>>()
+                    .map(Value::Texts)
             }
         }
     }
 }
 
-/// From the root on, or from the user's own folder.
-fn path(text: &str, user: Option<&Path>) -> Option<PathBuf> {
+/// Parses an absolute path, or one that starts with `~/`.
+fn parse_path(text: &str, user_home: Option<&Path>) -> Option<PathBuf> {
     let path = match text.strip_prefix("~/") {
-        Some(rest) => user?.join(rest),
+        Some(rest) => user_home?.join(rest),
         None => PathBuf::from(text),
     };
     path.is_absolute().then_some(path)
 }
 
-/// A path that is less than the home directory.
-fn part(text: &str, user: Option<&Path>) -> Result<String, String> {
+/// Parses a path that does not contain the home directory.
+fn parse_partial_path(text: &str, user_home: Option<&Path>) -> Result<String, String> {
     let found = || format!("`{text}`");
-    let path = path(text, user).ok_or_else(found)?;
+    let path = parse_path(text, user_home).ok_or_else(found)?;
     let has_dots = path.components().any(|part| part == std::path::Component::ParentDir);
-    let is_too_much = path.parent().is_none() || user.is_some_and(|home| home.starts_with(&path));
+    let is_too_much = path.parent().is_none() || user_home.is_some_and(|home| home.starts_with(&path));
     if has_dots || is_too_much {
         return Err(found());
     }
     path.into_os_string().into_string().map_err(|_| found())
 }
 
-fn found(value: &DeValue<'_>) -> String {
+fn describe_value(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("the string `{}`", text.chars().take(100).collect::<String>()),
         DeValue::Boolean(flag) => format!("`{flag}`"),
@@ -147,8 +150,8 @@ fn found(value: &DeValue<'_>) -> String {
     }
 }
 
-/// What it takes, in words.
-impl fmt::Display for Kind {
+/// Describes the type in error messages and in the reference.
+impl fmt::Display for ValueKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text => f.write_str("a string"),
@@ -179,7 +182,7 @@ fn quoted_words(words: &[&str]) -> String {
     words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
 }
 
-/// As it stands in TOML.
+/// Formats the value as TOML.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
@@ -188,7 +191,7 @@ impl fmt::Display for Value {
             Self::Path(path) => f.write_str(&quoted(&path.to_string_lossy())),
             Self::Count(number) => write!(f, "{number}"),
             Self::Flag(flag) => write!(f, "{flag}"),
-            Self::Time(time) => f.write_str(&quoted(&duration::show(*time))),
+            Self::Time(time) => f.write_str(&quoted(&duration::format_exact(*time))),
             Self::Off => f.write_str("\"off\""),
             Self::Texts(items) => {
                 let items: Vec<String> = items.iter().map(|item| quoted(item)).collect();
@@ -198,7 +201,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// As it stands in JSON: a time is its text.
+/// Serializes the value as JSON; a duration is a string.
 impl Serialize for Value {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -206,7 +209,7 @@ impl Serialize for Value {
             Self::Path(path) => serializer.serialize_str(&path.to_string_lossy()),
             Self::Count(number) => serializer.serialize_u64(*number),
             Self::Flag(flag) => serializer.serialize_bool(*flag),
-            Self::Time(time) => serializer.serialize_str(&duration::show(*time)),
+            Self::Time(time) => serializer.serialize_str(&duration::format_exact(*time)),
             Self::Off => serializer.serialize_str(OFF),
             Self::Texts(items) => items.serialize(serializer),
         }

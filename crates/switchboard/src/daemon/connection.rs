@@ -1,4 +1,4 @@
-//! One front-end's connection: who it is, what it wants, and its lines.
+//! The connection of one client: greeting, identity and lines.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,100 +16,103 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-use super::caller::Caller;
+use protocol::{
+    ClientRole, ErrorReply, Greeting, Hello, MAX_GREETING_BYTES, PROTOCOL_VERSION, PeerVersion, Welcome,
+};
+
 use super::state::DaemonState;
-use crate::wire::{Complaint, Greeting, Hello, LONGEST_GREETING, PROTOCOL, Role, Speaker, Welcome};
+use crate::caller::CallerProcess;
 
-/// How long a front-end may take over its greeting.
-const GREETING_WITHIN: Duration = Duration::from_secs(10);
+/// The timeout of a client's greeting.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A front-end that has been greeted.
+/// A client after the greeting.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct ConnectedClient {
     /// Its version.
     pub version: String,
-    /// Its process, as it says itself.
+    /// Its process id, as it reports it.
     pub pid: u32,
-    /// The folder it stands in.
+    /// Its working directory.
     pub cwd: Option<PathBuf>,
 }
 
-/// Both directions of a connection. What is read counts as being asked for something.
-pub struct Connection {
-    /// From the front-end.
-    pub reader: BufReader<Watched>,
-    /// To the front-end.
+/// A connection to a client. Every read counts as activity.
+pub struct ClientConnection {
+    /// The reading half.
+    pub reader: BufReader<ActivityReader>,
+    /// The writing half.
     pub writer: OwnedWriteHalf,
-    /// The variables for agents that it has greeted with, and as what.
-    variables: Option<(Role, BTreeMap<String, String>)>,
-    /// Its process, as the kernel knows it.
-    caller: Caller,
+    /// The variables for agents from its greeting, and its role.
+    variables: Option<(ClientRole, BTreeMap<String, String>)>,
+    /// Its process, as identified by the kernel.
+    caller: CallerProcess,
 }
 
-impl Connection {
-    /// Takes a connection in.
-    pub fn new(stream: UnixStream, desk: &DaemonState) -> Self {
-        let caller = Caller::identify(&stream);
+impl ClientConnection {
+    /// Identifies the peer of an accepted connection.
+    pub fn new(stream: UnixStream, state: &DaemonState) -> Self {
+        let caller = CallerProcess::identify(&stream);
         let (reader, writer) = stream.into_split();
-        let reader = BufReader::new(Watched { reader, desk: desk.clone() });
+        let reader = BufReader::new(ActivityReader { reader, state: state.clone() });
         Self { reader, writer, variables: None, caller }
     }
 
-    /// The next line without its end; none when there is no more. A longer one is an error.
-    pub async fn line(&mut self, longest: usize) -> io::Result<Option<Vec<u8>>> {
+    /// Reads a line without its line feed; `None` at the end of the stream. Fails if the line exceeds `max_bytes`.
+    pub async fn read_line(&mut self, max_bytes: usize) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
-        (&mut self.reader).take(longest as u64).read_until(b'\n', &mut line).await?;
+        (&mut self.reader).take(max_bytes as u64).read_until(b'\n', &mut line).await?;
         match line.pop() {
             Some(b'\n') => Ok(Some(line)),
             None => Ok(None),
-            Some(_) if line.len() + 1 < longest => Err(io::ErrorKind::UnexpectedEof.into()),
-            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long")),
+            Some(_) if line.len() + 1 < max_bytes => Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "line too long")),
         }
     }
 
-    /// Returns what the front-end's environment says about agents.
+    /// Returns the client's variables for agents.
     ///
-    /// It names the programs that are run. An agent inside a call could name one of its own, and have it run with fewer bounds than it
-    /// has itself: such a caller gets the daemon's environment.
+    /// They decide which programs run. A caller inside a call gets the daemon's environment instead: it could otherwise start its own
+    /// program with a weaker sandbox than its own.
     pub fn caller_environment(&self) -> Option<CallerEnvironment> {
         let (role, variables) = self.variables.clone()?;
-        if self.caller != Caller::Outside {
+        if self.caller != CallerProcess::Outside {
             return None;
         }
         Some(match role {
-            Role::Control => CallerEnvironment::of_shell(variables),
-            Role::Mcp => CallerEnvironment::of_mcp_host(variables),
+            ClientRole::Control => CallerEnvironment::of_shell(variables),
+            ClientRole::Mcp => CallerEnvironment::of_mcp_host(variables),
         })
     }
 
-    /// Returns the job from whose agent the connection comes.
-    pub fn parent(&self, desk: &calls::JobService) -> Option<JobId> {
+    /// Returns the job whose agent opened the connection.
+    pub fn parent(&self, service: &calls::JobService) -> Option<JobId> {
         match &self.caller {
-            Caller::Unconfined { ancestors } => desk.job_of_processes(ancestors),
-            Caller::Outside | Caller::Confined => None,
+            CallerProcess::Unsandboxed { ancestors } => service.job_of_processes(ancestors),
+            CallerProcess::Outside | CallerProcess::Sandboxed => None,
         }
     }
 
-    /// Returns the process that has made the connection.
-    pub fn caller(&self) -> &Caller {
+    /// Returns the process that opened the connection.
+    pub fn caller(&self) -> &CallerProcess {
         &self.caller
     }
 
-    /// Says one JSON value.
-    pub async fn say(&mut self, value: &impl Serialize) -> io::Result<()> {
+    /// Sends a JSON value as one line.
+    pub async fn send(&mut self, value: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');
         self.writer.write_all(&line).await
     }
 }
 
-/// The reading half; it tells the desk that somebody asked for something.
-pub struct Watched {
+/// The reading half of a connection, which records activity.
+pub struct ActivityReader {
     reader: OwnedReadHalf,
-    desk: DaemonState,
+    state: DaemonState,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for ActivityReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -117,91 +120,95 @@ impl AsyncRead for Watched {
     ) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.reader).poll_read(context, buffer);
         if polled.is_ready() {
-            self.desk.asked();
+            self.state.record_activity();
         }
         polled
     }
 }
 
-/// Whether the other side is this user. The folder keeps others out already; this holds also where a file system does not.
-pub fn is_ours(stream: &UnixStream) -> io::Result<bool> {
+/// Returns whether the peer is a process of this user. The directory mode excludes others already, unless the file system ignores it.
+pub fn is_same_user(stream: &UnixStream) -> io::Result<bool> {
     Ok(stream.peer_cred()?.uid() == geteuid().as_raw())
 }
 
-/// Exchanges greetings; none when the front-end was refused, and told why. A daemon that is full serves only commands.
+/// Exchanges greetings; `None` if the client was rejected. A daemon at its connection limit serves only commands.
 pub async fn greet(
-    connection: &mut Connection,
-    desk: &DaemonState,
+    connection: &mut ClientConnection,
+    state: &DaemonState,
     is_full: bool,
-) -> io::Result<Option<(Role, Client)>> {
-    let line = timeout(GREETING_WITHIN, connection.line(LONGEST_GREETING)).await;
-    let heard = match line {
-        Ok(Ok(Some(line))) => match understand(&line) {
-            Ok(hello) if is_full && hello.role == Role::Mcp => Err(full(desk)),
-            heard => heard,
+) -> io::Result<Option<(ClientRole, ConnectedClient)>> {
+    let line = timeout(GREETING_TIMEOUT, connection.read_line(MAX_GREETING_BYTES)).await;
+    let hello = match line {
+        Ok(Ok(Some(line))) => match parse_hello(&line) {
+            Ok(hello) if is_full && hello.role == ClientRole::Mcp => Err(limit_reached(state)),
+            hello => hello,
         },
         Ok(Ok(None)) => return Ok(None),
         Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(stranger("the greeting is too long"))
+            Err(invalid_greeting("the greeting is too long"))
         }
         Ok(Err(error)) => return Err(error),
-        Err(_) => Err(stranger("no greeting arrived in time")),
+        Err(_) => Err(invalid_greeting("no greeting arrived in time")),
     };
-    let error = heard.as_ref().err().cloned();
-    let owner = desk.owner().as_str().to_owned();
-    let welcome = Welcome { speaker: Speaker::me(), pid: std::process::id(), owner, error };
-    connection.say(&Greeting { switchboard: welcome }).await?;
-    Ok(heard.ok().map(|hello| {
+    let error = hello.as_ref().err().cloned();
+    let owner = state.owner().as_str().to_owned();
+    let welcome = Welcome { peer: PeerVersion::current(), pid: std::process::id(), owner, error };
+    connection.send(&Greeting { switchboard: welcome }).await?;
+    Ok(hello.ok().map(|hello| {
         connection.variables = hello.environment.map(|variables| (hello.role, variables));
-        let client =
-            Client { version: hello.speaker.version, pid: hello.pid, cwd: hello.cwd.map(PathBuf::from) };
+        let client = ConnectedClient {
+            version: hello.peer.version,
+            pid: hello.pid,
+            cwd: hello.cwd.map(PathBuf::from),
+        };
         (hello.role, client)
     }))
 }
 
-/// Says that nobody else can be served now.
-pub async fn turn_away(connection: Connection, desk: &DaemonState) -> io::Result<()> {
-    refuse(connection, desk, full(desk)).await
+/// Rejects a connection because the connection limit is reached.
+pub async fn reject_over_limit(connection: ClientConnection, state: &DaemonState) -> io::Result<()> {
+    reject(connection, state, limit_reached(state)).await
 }
 
-fn full(desk: &DaemonState) -> Complaint {
-    let limit = desk.config().limits.max_connections;
-    Complaint {
+fn limit_reached(state: &DaemonState) -> ErrorReply {
+    let limit = state.config().limits.max_connections;
+    ErrorReply {
         message: format!("the daemon has reached its connection limit ({limit})"),
         hint: "close some MCP hosts, or raise `limits.max_connections`".to_owned(),
     }
 }
 
-/// Refuses a process of a confined run: any call it places would get the rights of the user.
-pub async fn refuse_confined(connection: Connection, desk: &DaemonState) -> io::Result<()> {
-    let error = Complaint {
+/// Rejects a process of a sandboxed run: a call that it submits would run with the user's permissions.
+pub async fn reject_sandboxed(connection: ClientConnection, state: &DaemonState) -> io::Result<()> {
+    let error = ErrorReply {
         message: "the daemon does not serve processes inside a sandboxed call".to_owned(),
         hint: "place the call outside, or run the outer call with policy `off`".to_owned(),
     };
-    refuse(connection, desk, error).await
+    reject(connection, state, error).await
 }
 
-async fn refuse(mut connection: Connection, desk: &DaemonState, error: Complaint) -> io::Result<()> {
-    let owner = desk.owner().as_str().to_owned();
-    let welcome = Welcome { speaker: Speaker::me(), pid: std::process::id(), owner, error: Some(error) };
-    connection.say(&Greeting { switchboard: welcome }).await
+async fn reject(mut connection: ClientConnection, state: &DaemonState, error: ErrorReply) -> io::Result<()> {
+    let owner = state.owner().as_str().to_owned();
+    let welcome =
+        Welcome { peer: PeerVersion::current(), pid: std::process::id(), owner, error: Some(error) };
+    connection.send(&Greeting { switchboard: welcome }).await
 }
 
-fn understand(line: &[u8]) -> Result<Hello, Complaint> {
-    // The speaker first: another protocol may have another greeting.
-    let Greeting { switchboard: speaker } = serde_json::from_slice::<Greeting<Speaker>>(line)
-        .map_err(|_| stranger("the first line is not a greeting"))?;
-    if speaker.protocol != PROTOCOL {
-        return Err(Complaint::other_protocol(&speaker, &Speaker::me()));
+fn parse_hello(line: &[u8]) -> Result<Hello, ErrorReply> {
+    // The version first: another protocol may have another greeting.
+    let Greeting { switchboard: peer } = serde_json::from_slice::<Greeting<PeerVersion>>(line)
+        .map_err(|_| invalid_greeting("the first line is not a greeting"))?;
+    if peer.protocol != PROTOCOL_VERSION {
+        return Err(ErrorReply::protocol_mismatch(&peer, &PeerVersion::current()));
     }
     let hello = serde_json::from_slice::<Greeting<Hello>>(line);
     hello
         .map(|greeting| greeting.switchboard)
-        .map_err(|error| stranger(&format!("invalid greeting: {error}")))
+        .map_err(|error| invalid_greeting(&format!("invalid greeting: {error}")))
 }
 
-fn stranger(message: &str) -> Complaint {
-    Complaint {
+fn invalid_greeting(message: &str) -> ErrorReply {
+    ErrorReply {
         message: message.to_owned(),
         hint: "this socket speaks Switchboard's protocol; use the `switchboard` commands".to_owned(),
     }

@@ -1,86 +1,88 @@
-//! Control requests: one to a line, each answered to its end before the next is read.
+//! Control requests: one per line, each handled completely before the next is read.
 
 use std::io;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::connection::Connection;
+use protocol::{DaemonPhase, DaemonRequest, ErrorReply, ReplyLine, StopMode, UPGRADE_DAEMON};
+
+use super::connection::ClientConnection;
 use super::state::DaemonState;
-use crate::wire::{Complaint, Line, Phase, Reply, Request, StopHow};
+use crate::client::JobReply;
 
-/// How long a request may be: a prompt of the longest kind, and what JSON makes of it.
-const LONGEST: usize = switchboard::mcp::MAX_MESSAGE_BYTES;
-/// How long a front-end may be silent between two requests.
-const SILENCE: Duration = Duration::from_mins(1);
-/// How often a front-end that waits for the end is told what is still running.
-const NEWS_EVERY: Duration = Duration::from_millis(200);
+/// The maximum size of a request: the longest prompt, escaped as JSON.
+const MAX_REQUEST_BYTES: usize = switchboard::mcp::MAX_MESSAGE_BYTES;
+/// The timeout between two requests of a client.
+const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
+/// The interval at which the number of running jobs is reported during a drain.
+const DRAIN_REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Answers until the front-end goes away.
-pub async fn serve(mut connection: Connection, desk: &DaemonState) -> io::Result<()> {
+/// Serves requests until the client disconnects or the daemon stops.
+pub async fn serve(mut connection: ClientConnection, state: &DaemonState) -> io::Result<()> {
     loop {
         let line = tokio::select! {
-            () = desk.reached(Phase::Ending) => break,
-            line = timeout(SILENCE, connection.line(LONGEST)) => line,
+            () = state.wait_for_phase(DaemonPhase::Stopping) => break,
+            line = timeout(REQUEST_TIMEOUT, connection.read_line(MAX_REQUEST_BYTES)) => line,
         };
         let Ok(Some(line)) =
-            line.unwrap_or(Ok(None)).map_err(|error| tracing::debug!(%error, "a request broke"))
+            line.unwrap_or(Ok(None)).map_err(|error| tracing::debug!(%error, "cannot read a request"))
         else {
             break;
         };
         match serde_json::from_slice(&line) {
-            Ok(Request::Status) => {
-                let status = desk.status().await;
-                last(&mut connection, Reply::Status(status)).await?;
+            Ok(DaemonRequest::Status) => {
+                let status = state.status().await;
+                send_last(&mut connection, JobReply::Status(status)).await?;
             }
-            Ok(Request::Settings) => {
-                let settings = desk.settings().clone();
-                last(&mut connection, Reply::Settings { settings }).await?;
+            Ok(DaemonRequest::Settings) => {
+                let settings = state.settings().clone();
+                send_last(&mut connection, JobReply::Settings { settings }).await?;
             }
-            Ok(Request::Stop { how }) => stop(&mut connection, desk, how).await?,
+            Ok(DaemonRequest::Stop { mode }) => stop(&mut connection, state, mode).await?,
             Ok(request) => tokio::select! {
-                answered = desk.work().ask(request, &mut connection) => answered?,
-                // Perhaps in the middle of a line: whoever asked hears no more, and asks the next daemon.
-                () = desk.reached(Phase::Ending) => break,
+                handled = state.backend().handle_control(request, &mut connection) => handled?,
+                // Possibly in the middle of a line: the client repeats the request to the next daemon.
+                () = state.wait_for_phase(DaemonPhase::Stopping) => break,
             },
-            Err(error) => last(&mut connection, Reply::Error(misunderstood(&error))).await?,
+            Err(error) => send_last(&mut connection, JobReply::Error(invalid_request(&error))).await?,
         }
     }
     Ok(())
 }
 
-async fn last(connection: &mut Connection, reply: Reply) -> io::Result<()> {
-    connection.say(&Line { reply, more: false }).await
+async fn send_last(connection: &mut ClientConnection, reply: JobReply) -> io::Result<()> {
+    connection.send(&ReplyLine { reply, more: false }).await
 }
 
-fn misunderstood(error: &serde_json::Error) -> Complaint {
-    Complaint {
-        message: format!("request not understood: {error}"),
-        hint: format!("if the daemon is older than this program, {}", crate::wire::UPGRADE_DAEMON),
+fn invalid_request(error: &serde_json::Error) -> ErrorReply {
+    ErrorReply {
+        message: format!("invalid request: {error}"),
+        hint: format!("if the daemon is older than this program, {}", UPGRADE_DAEMON),
     }
 }
 
-/// Lets the daemon end, and tells until then what is still running. A front-end that goes away changes nothing any more.
-async fn stop(connection: &mut Connection, desk: &DaemonState, how: StopHow) -> io::Result<()> {
-    tracing::info!(?how, "asked to stop");
-    match how {
-        StopHow::Now => desk.go_on_to(Phase::Ending),
-        StopHow::Drain => desk.go_on_to(Phase::Draining),
-        StopHow::Cancel => {
-            desk.work().cancel().await;
-            desk.go_on_to(Phase::Draining);
+/// Stops the daemon and reports the number of running jobs until then. The stop continues if the client disconnects.
+async fn stop(connection: &mut ClientConnection, state: &DaemonState, mode: StopMode) -> io::Result<()> {
+    tracing::info!(?mode, "stop requested");
+    match mode {
+        StopMode::Now => state.enter_phase(DaemonPhase::Stopping),
+        StopMode::Drain => state.enter_phase(DaemonPhase::Draining),
+        StopMode::Cancel => {
+            state.backend().cancel().await;
+            state.enter_phase(DaemonPhase::Draining);
         }
     }
-    let mut told = None;
-    while desk.phase() < Phase::Ending {
-        let running = desk.work().load().await.running;
-        if told.replace(running) != Some(running) {
-            connection.say(&Line { reply: Reply::Draining { running }, more: true }).await?;
+    let mut reported = None;
+    while state.phase() < DaemonPhase::Stopping {
+        let running = state.backend().load().await.running;
+        if reported.replace(running) != Some(running) {
+            connection.send(&ReplyLine { reply: JobReply::Draining { running }, more: true }).await?;
         }
         tokio::select! {
-            () = desk.reached(Phase::Ending) => {}
-            () = sleep(NEWS_EVERY) => {}
+            () = state.wait_for_phase(DaemonPhase::Stopping) => {}
+            () = sleep(DRAIN_REPORT_INTERVAL) => {}
         }
     }
-    last(connection, Reply::Ending).await
+    send_last(connection, JobReply::Stopping).await
 }

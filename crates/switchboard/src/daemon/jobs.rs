@@ -1,4 +1,4 @@
-//! The jobs of the daemon: a desk of `calls` as the configuration wants it, and what front-ends reach of it.
+//! The job backend of the daemon: the job service of `calls`, the MCP server and the web page, built from the configuration.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,65 +14,69 @@ use switchboard::mcp::{self, http};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::asking;
-use super::caller::is_confined_client;
-use super::connection::{Client, Connection};
-use super::work::{Load, Turn, Work};
-use crate::config::Config;
-use crate::doctor::{self, Looking};
-use crate::environment::Environment;
-use crate::home::Home;
-use crate::web::Web;
-use crate::wire::{About, Complaint, Line, Reply, Request};
+use protocol::{DaemonRequest, ErrorCategory, ErrorReply, ProcessEnvironment, ReplyLine, SwitchboardHome};
 
-/// The desk, and how its tools are offered.
-pub struct Jobs {
-    desk: calls::JobService,
+use super::backend::{BoxFuture, JobBackend, Load};
+use super::connection::{ClientConnection, ConnectedClient};
+use super::job_handlers;
+use crate::caller::is_sandboxed_client;
+use crate::client::JobReply;
+use crate::config::Config;
+use crate::machine::{self, MachineCheck};
+use crate::web::Web;
+
+/// The job service and its front ends.
+pub struct DaemonJobs {
+    service: calls::JobService,
     options: Arc<mcp::Options>,
     web: Web,
 }
 
-impl Jobs {
-    /// Opens the desk and takes up what an earlier daemon has left. Only for the holder of the lock.
-    pub async fn open(home: &Home, config: &Config, environment: &Environment) -> Result<Self, JobsError> {
-        let desk = calls::JobService::open(settings(home, config, environment)?).await?;
-        let looking = Looking::new(Some(home.clone()), environment.clone(), config);
-        let web = Web::new(desk.clone(), home.clone(), config.web_port, looking);
-        Ok(Self { desk, options: Arc::new(options(config, environment)), web })
+impl DaemonJobs {
+    /// Opens the job service and recovers the jobs of earlier daemons. Only the holder of the lock may call this.
+    pub async fn open(
+        home: &SwitchboardHome,
+        config: &Config,
+        environment: &ProcessEnvironment,
+    ) -> Result<Self, JobsError> {
+        let service = calls::JobService::open(settings(home, config, environment)?).await?;
+        let check = MachineCheck::new(Some(home.clone()), environment.clone(), config);
+        let web = Web::new(service.clone(), home.clone(), config.web_port, check);
+        Ok(Self { service, options: Arc::new(options(config, environment)), web })
     }
 
-    /// What a person sees of the jobs in a browser.
+    /// Returns the web page.
     pub fn web(&self) -> &Web {
         &self.web
     }
 
-    /// The name under which the jobs are held.
+    /// Returns the name under which this daemon owns jobs.
     pub fn owner(&self) -> &model::Owner {
-        self.desk.owner()
+        self.service.owner()
     }
 
-    /// Serves HTTP until `shutdown`. `asked` is told of every request that is let in.
+    /// Serves HTTP until `shutdown`. Calls `on_request` for every admitted request.
     pub async fn serve_http(
         &self,
         listener: TcpListener,
         gate: http::Gate,
         shutdown: CancellationToken,
-        asked: impl Fn() + Clone + Send + Sync + 'static,
+        on_request: impl Fn() + Clone + Send + Sync + 'static,
     ) {
         let options = Arc::clone(&self.options);
-        http::serve(listener, self.desk.clone(), options, gate, shutdown, asked).await;
+        http::serve(listener, self.service.clone(), options, gate, shutdown, on_request).await;
     }
 }
 
-/// Listens for HTTP, and says who may come in.
-pub async fn listen(
-    home: &Home,
+/// Binds the HTTP listener and builds its access rules.
+pub async fn bind_http(
+    home: &SwitchboardHome,
     config: &Config,
     address: SocketAddr,
 ) -> Result<(TcpListener, http::Gate), JobsError> {
     let token = http::Token::in_file(&home.http_token())?;
     let mut gate = http::Gate::loopback(token);
-    gate.is_confined = is_confined_client;
+    gate.is_confined = is_sandboxed_client;
     gate.limits = http::ClientLimits {
         max_connections: config.limits.max_connections,
         max_sessions: config.http.max_sessions,
@@ -80,7 +84,7 @@ pub async fn listen(
     gate.allowed_hosts.extend(config.http.allowed_hosts.iter().cloned());
     gate.allowed_origins.extend(config.http.allowed_origins.iter().cloned());
     if !address.ip().is_loopback() {
-        tracing::warn!(%address, "others can reach this address: whoever has the token runs agents as this user");
+        tracing::warn!(%address, "the address is reachable from other machines: clients with the token run agents as this user");
         gate.allowed_hosts.push(address.ip().to_string());
     }
     let listener =
@@ -88,68 +92,76 @@ pub async fn listen(
     Ok((listener, gate))
 }
 
-impl Work for Jobs {
-    fn load(&self) -> Turn<'_, Load> {
+impl JobBackend for DaemonJobs {
+    fn load(&self) -> BoxFuture<'_, Load> {
         Box::pin(async {
             let waiting =
                 JobFilter { states: vec![StateName::Queued, StateName::Paused], ..JobFilter::default() };
-            // A store that cannot be asked is no reason to end: something may well be waiting in it.
-            let queued = self.desk.count(&waiting).await.unwrap_or(1);
-            Load { running: self.desk.running() as u64, queued }
+            // If the store is unreachable, assume that a job is queued, so that the daemon does not stop as idle.
+            let queued = self.service.count(&waiting).await.unwrap_or(1);
+            Load { running: self.service.running() as u64, queued }
         })
     }
 
-    fn problem(&self) -> Option<Complaint> {
-        let error = CallError::Store(self.desk.store_loss()?.into());
-        Some(Complaint { message: error.to_string(), hint: error.hint() })
+    fn problem(&self) -> Option<ErrorReply> {
+        let error = CallError::Store(self.service.store_loss()?.into());
+        Some(ErrorReply { message: error.to_string(), hint: error.hint() })
     }
 
-    fn drain(&self) -> Turn<'_> {
-        Box::pin(self.desk.close(ShutdownMode::Drain))
+    fn drain(&self) -> BoxFuture<'_> {
+        Box::pin(self.service.close(ShutdownMode::Drain))
     }
 
-    fn cancel(&self) -> Turn<'_> {
-        Box::pin(self.desk.cancel_all())
+    fn cancel(&self) -> BoxFuture<'_> {
+        Box::pin(self.service.cancel_all())
     }
 
-    fn let_go(&self) -> Turn<'_> {
-        Box::pin(self.desk.close(ShutdownMode::Detach))
+    fn detach(&self) -> BoxFuture<'_> {
+        Box::pin(self.service.close(ShutdownMode::Detach))
     }
 
-    fn ask<'a>(&'a self, request: Request, connection: &'a mut Connection) -> Turn<'a, io::Result<()>> {
+    fn handle_control<'a>(
+        &'a self,
+        request: DaemonRequest,
+        connection: &'a mut ClientConnection,
+    ) -> BoxFuture<'a, io::Result<()>> {
         Box::pin(async move {
             match request {
-                Request::Open => {
+                DaemonRequest::Open => {
                     let reply = match self.web.link().await {
-                        Ok(url) => Reply::Link { url },
-                        Err(error) => asking::refused(About::Other, &error, error.hint()),
+                        Ok(url) => JobReply::Link { url },
+                        Err(error) => job_handlers::rejection(ErrorCategory::Other, &error, error.hint()),
                     };
-                    connection.say(&Line { reply, more: false }).await
+                    connection.send(&ReplyLine { reply, more: false }).await
                 }
-                request => asking::answer(&self.desk, request, connection).await,
+                request => job_handlers::handle(&self.service, request, connection).await,
             }
         })
     }
 
-    fn converse(
+    fn serve_mcp(
         &self,
-        connection: Connection,
-        client: Client,
+        connection: ClientConnection,
+        client: ConnectedClient,
         shutdown: CancellationToken,
-    ) -> Turn<'_, io::Result<()>> {
+    ) -> BoxFuture<'_, io::Result<()>> {
         let client = mcp::Client {
             cwd: client.cwd,
             environment: connection.caller_environment(),
-            parent: connection.parent(&self.desk),
+            parent: connection.parent(&self.service),
         };
         let stream = tokio::io::join(connection.reader, connection.writer);
-        let served = mcp::serve(stream, client, self.desk.clone(), Arc::clone(&self.options), shutdown);
+        let served = mcp::serve(stream, client, self.service.clone(), Arc::clone(&self.options), shutdown);
         Box::pin(async move { served.await.map_err(io::Error::other) })
     }
 }
 
-fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<Settings, JobsError> {
-    let variables = environment.texts();
+fn settings(
+    home: &SwitchboardHome,
+    config: &Config,
+    environment: &ProcessEnvironment,
+) -> Result<Settings, JobsError> {
+    let variables = environment.utf8_variables();
     let source = match &config.store_credentials_file {
         Some(file) => CredentialSource::File(file.clone()),
         None => CredentialSource::Variables(variables.clone()),
@@ -164,11 +176,11 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
         ..StoreOptions::new(config.store.parse()?, home.database())
     };
     if store.setting.is_unencrypted() {
-        tracing::warn!(store = %config.store, "jobs and the store's password go over the network in the clear: use wss://");
+        tracing::warn!(store = %config.store, "the store's password and all jobs are sent unencrypted: use wss://");
     }
     Ok(Settings {
         store,
-        lookup: doctor::lookup(environment, Some(home), config),
+        lookup: machine::agent_lookup(environment, Some(home), config),
         models: config.models.clone(),
         pass_on: config.pass_env.clone(),
         tool_timeout: Some(config.limits.tool_timeout),
@@ -178,9 +190,9 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
         per_agent: config.limits.per_agent.clone(),
         max_attempts: config.limits.attempts,
         max_resume_attempts: config.limits.max_resume_attempts,
-        file_tools: doctor::file_tools(),
+        file_tools: machine::file_tools(),
         expose: config.sandbox.expose.clone(),
-        guarded: doctor::own_directories(home),
+        guarded: machine::own_directories(home),
         policy_ceiling: ceiling(home, config, environment),
         one_writer_per_folder: config.one_writer_per_folder,
         retention: calls::RetentionLimits {
@@ -192,9 +204,8 @@ fn settings(home: &Home, config: &Config, environment: &Environment) -> Result<S
     })
 }
 
-/// Returns the ceiling that the daemon started with, narrowed by the one that the configuration names now. While that cannot be read,
-/// the last one counts.
-fn ceiling(home: &Home, config: &Config, environment: &Environment) -> PolicyCeiling {
+/// Returns the ceiling at startup, narrowed by the one in the current configuration. While that is unreadable, the last one applies.
+fn ceiling(home: &SwitchboardHome, config: &Config, environment: &ProcessEnvironment) -> PolicyCeiling {
     let (home, environment, started) = (home.clone(), environment.clone(), config.sandbox.ceiling.clone());
     let last = Mutex::new(started.clone());
     PolicyCeiling::new(move || {
@@ -206,10 +217,10 @@ fn ceiling(home: &Home, config: &Config, environment: &Environment) -> PolicyCei
     })
 }
 
-fn options(config: &Config, environment: &Environment) -> mcp::Options {
+fn options(config: &Config, environment: &ProcessEnvironment) -> mcp::Options {
     mcp::Options {
         cwd_aliases: config.cwd_aliases.clone(),
-        home: environment.folder("HOME"),
+        home: environment.directory("HOME"),
         rehearsal: config.rehearsal,
         cancel_on_disconnect: config.cancel_on_disconnect,
         policy: config.sandbox.policy.clone(),
@@ -226,7 +237,7 @@ fn options(config: &Config, environment: &Environment) -> mcp::Options {
     }
 }
 
-/// Why the daemon cannot run jobs.
+/// The job service or the HTTP listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum JobsError {
     #[error(transparent)]

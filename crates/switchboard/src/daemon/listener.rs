@@ -1,4 +1,4 @@
-//! The socket: listened on, looked after, and every connection attended by a task of its own.
+//! The socket listener. Runs one task per connection and recreates a removed socket.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,49 +13,50 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::caller::Caller;
-use super::connection::{Connection, greet, is_ours, refuse_confined, turn_away};
+use protocol::{
+    ClientRole, DaemonLock, DaemonPhase, LockHolder, PrivateDirectory, SwitchboardHome, VERSION, socket,
+};
+
+use super::connection::{ClientConnection, greet, is_same_user, reject_over_limit, reject_sandboxed};
 use super::control;
-use super::lock::{DaemonLock, Holder};
 use super::memory;
 use super::state::DaemonState;
-use crate::home::{Home, OpenFolder, socket};
-use crate::wire::{Phase, Role, VERSION};
+use crate::caller::CallerProcess;
 
-/// How many commands are served when there are as many connections as there may be.
+/// The number of commands that are served beyond the connection limit.
 const RESERVED_FOR_COMMANDS: usize = 16;
-/// How often the socket is looked for. A runtime folder is cleared when its user logs out, and `/tmp` by age.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long last words may take.
-const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
-/// How long what runs may take to end when the state folder is gone.
-const GIVES_WAY_WITHIN: Duration = Duration::from_secs(30);
-/// How long to wait when connections cannot be taken in, for want of descriptors, say.
-const BREATH: Duration = Duration::from_millis(100);
+/// The interval at which the socket is checked. Runtime directories are cleared at logout, and `/tmp` by age.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// The timeout of the last replies.
+const LAST_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+/// The timeout for running jobs after the state directory was removed.
+const REMOVED_STATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The backoff after a failed `accept`, for example with EMFILE.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// A socket of the daemon's, with what is needed to make it again.
-pub struct Listener {
-    home: Home,
+/// The daemon's socket, which can be recreated.
+pub struct SocketListener {
+    home: SwitchboardHome,
     name: OsString,
     path: PathBuf,
-    /// The socket's inode: another one in its place is not ours.
+    /// The inode of the socket; another inode at its path is not ours.
     inode: u64,
     socket: UnixListener,
 }
 
-impl Listener {
-    /// Listens in the first folder that can hold a socket. Only for the holder of the lock.
-    pub fn bind(home: &Home, state: &OpenFolder) -> io::Result<Self> {
-        let name = socket::name_for(state.file())?;
+impl SocketListener {
+    /// Binds the socket in the first usable directory. Only the holder of the lock may call this.
+    pub fn bind(home: &SwitchboardHome, directory: &PrivateDirectory) -> io::Result<Self> {
+        let name = socket::socket_name(directory.file())?;
         let (path, inode, socket) = bind(home, &name)?;
         Ok(Self { home: home.clone(), name, path, inode, socket })
     }
 
-    /// Says in the lock where it is.
-    pub fn announce(&self, lock: &DaemonLock, desk: &DaemonState) -> io::Result<()> {
-        desk.listens_at(self.path.clone());
+    /// Writes the path of the socket to the lock file.
+    pub fn announce(&self, lock: &DaemonLock, state: &DaemonState) -> io::Result<()> {
+        state.set_socket(self.path.clone());
         let socket = Some(self.path.clone());
-        lock.announce(Holder {
+        lock.write_holder(LockHolder {
             pid: std::process::id(),
             version: VERSION.to_owned(),
             socket,
@@ -63,99 +64,99 @@ impl Listener {
         })
     }
 
-    /// Takes connections in until the daemon ends, and leaves no socket behind.
-    pub async fn listen(mut self, lock: &DaemonLock, desk: &DaemonState) {
-        let mut attended = Attended::new(desk.config().limits.max_connections);
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Accepts connections until the daemon stops, then removes the socket.
+    pub async fn listen(mut self, lock: &DaemonLock, state: &DaemonState) {
+        let mut connections = Connections::new(state.config().limits.max_connections);
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                biased; // an end is not to be put off by a crowd
-                () = desk.reached(Phase::Ending) => break,
-                _ = looks.tick() => {
-                    // The remains of the last requests. An idle daemon has nothing to return.
-                    if desk.unasked_for() < 3 * LOOK_EVERY {
-                        memory::give_back_free_pages();
+                biased; // many connections must not delay a stop
+                () = state.wait_for_phase(DaemonPhase::Stopping) => break,
+                _ = checks.tick() => {
+                    // Only after recent activity: an idle daemon has no free pages to return.
+                    if state.idle_time() < 3 * CHECK_INTERVAL {
+                        memory::trim_heap();
                     }
-                    if lock.is_in(desk.home().state()) {
-                        self.look_after(lock, desk);
+                    if lock.covers(state.home().state()) {
+                        self.restore(lock, state);
                     } else {
-                        give_way(desk).await;
+                        stop_without_state(state).await;
                     }
                 }
-                taken = self.socket.accept() => match taken {
-                    Ok((stream, _)) => attended.take_in(stream, desk),
+                accepted = self.socket.accept() => match accepted {
+                    Ok((stream, _)) => connections.serve(stream, state),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot take a connection in");
-                        sleep(BREATH).await;
+                        tracing::warn!(%error, "cannot accept a connection");
+                        sleep(ACCEPT_BACKOFF).await;
                     }
                 },
             }
-            attended.forget_ended();
+            connections.reap_finished();
         }
         self.remove();
         drop(self.socket);
-        attended.end().await;
+        connections.shut_down().await;
     }
 
-    /// Makes the socket and the file that names it again when somebody removed them.
-    fn look_after(&mut self, lock: &DaemonLock, desk: &DaemonState) {
+    /// Recreates the socket and the lock file if they were removed.
+    fn restore(&mut self, lock: &DaemonLock, state: &DaemonState) {
         if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
-            if !lock.is_announced() {
-                tracing::warn!("`daemon.lock` was removed and is made again");
-                if let Err(error) = self.announce(lock, desk) {
-                    tracing::error!(%error, "cannot say where the socket is");
+            if !lock.has_file() {
+                tracing::warn!("`daemon.lock` was removed; recreating it");
+                if let Err(error) = self.announce(lock, state) {
+                    tracing::error!(%error, "cannot write the socket path to `daemon.lock`");
                 }
             }
             return;
         }
         match bind(&self.home, &self.name) {
             Ok((path, inode, listener)) => {
-                tracing::warn!(path = %path.display(), "the socket was gone and is made again");
+                tracing::warn!(path = %path.display(), "the socket was removed; recreated it");
                 (self.path, self.inode, self.socket) = (path, inode, listener);
-                if let Err(error) = self.announce(lock, desk) {
-                    tracing::error!(%error, "cannot say where the socket is");
+                if let Err(error) = self.announce(lock, state) {
+                    tracing::error!(%error, "cannot write the socket path to `daemon.lock`");
                 }
             }
-            Err(error) => tracing::error!(%error, "the socket is gone and cannot be made again"),
+            Err(error) => tracing::error!(%error, "the socket was removed and cannot be recreated"),
         }
     }
 
     fn remove(&self) {
         if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
-            // Left behind, it would only be in the way of nobody: the next daemon replaces it.
+            // Best effort: the next daemon replaces a stale socket.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Whoever removed the state folder took the jobs with it, and the next daemon has a lock of its own: what runs here is nobody's.
-async fn give_way(desk: &DaemonState) {
-    tracing::error!(state = %desk.home().state().display(), "the state folder was removed: ending all that runs");
-    desk.work().cancel().await;
-    desk.go_on_to(Phase::Draining);
-    // Over when nothing runs any more.
-    let _ = timeout(GIVES_WAY_WITHIN, desk.reached(Phase::Ending)).await;
-    desk.go_on_to(Phase::Ending);
+/// Cancels all jobs after the state directory was removed: their records are gone, and another daemon may already run.
+async fn stop_without_state(state: &DaemonState) {
+    tracing::error!(state = %state.home().state().display(), "the state directory was removed: canceling all jobs");
+    state.backend().cancel().await;
+    state.enter_phase(DaemonPhase::Draining);
+    let _ = timeout(REMOVED_STATE_TIMEOUT, state.wait_for_phase(DaemonPhase::Stopping)).await;
+    state.enter_phase(DaemonPhase::Stopping);
 }
 
 fn inode(path: &Path) -> io::Result<u64> {
     Ok(std::fs::symlink_metadata(path)?.ino())
 }
 
-fn bind(home: &Home, name: &OsString) -> io::Result<(PathBuf, u64, UnixListener)> {
+fn bind(home: &SwitchboardHome, name: &OsString) -> io::Result<(PathBuf, u64, UnixListener)> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for folder in home.socket_folders() {
-        let path = folder.join(name);
-        let bound =
-            OpenFolder::private(&folder).map_err(io::Error::other).and_then(|_| socket::listen(&path));
+    for directory in home.socket_directories() {
+        let path = directory.join(name);
+        let bound = PrivateDirectory::open_private(&directory)
+            .map_err(io::Error::other)
+            .and_then(|_| socket::listen(&path));
         match bound.and_then(|listener| {
             listener.set_nonblocking(true)?;
             Ok((inode(&path)?, UnixListener::from_std(listener)?))
         }) {
             Ok((inode, listener)) => return Ok((path, inode, listener)),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot listen here");
+                tracing::warn!(path = %path.display(), %error, "cannot bind the socket");
                 last = error;
             }
         }
@@ -163,95 +164,103 @@ fn bind(home: &Home, name: &OsString) -> io::Result<(PathBuf, u64, UnixListener)
     Err(last)
 }
 
-/// The connections that are being attended.
-struct Attended {
-    room: Room,
+/// The tasks of all connections.
+struct Connections {
+    limits: ConnectionLimits,
     tasks: JoinSet<()>,
 }
 
-/// How many connections there may be.
+/// The connection limits.
 #[derive(Clone)]
-struct Room {
+struct ConnectionLimits {
     all: Arc<Semaphore>,
-    /// For commands, when there is no room: `switchboard stop` and `status` work even then.
+    /// For commands at the limit: `switchboard stop` and `status` always work.
     reserve: Arc<Semaphore>,
 }
 
-impl Attended {
+impl Connections {
     fn new(max_connections: usize) -> Self {
         let [all, reserve] =
-            [max_connections, RESERVED_FOR_COMMANDS].map(|room| Arc::new(Semaphore::new(room)));
-        Self { room: Room { all, reserve }, tasks: JoinSet::new() }
+            [max_connections, RESERVED_FOR_COMMANDS].map(|permits| Arc::new(Semaphore::new(permits)));
+        Self { limits: ConnectionLimits { all, reserve }, tasks: JoinSet::new() }
     }
 
-    /// Attends a connection, if it is of this user and there is room. One of a confined process takes up no room: an agent must not be
-    /// able to keep its user from the daemon.
-    fn take_in(&mut self, stream: UnixStream, desk: &DaemonState) {
-        let (room, desk) = (self.room.clone(), desk.clone());
+    /// Serves a connection of this user within the limits. A sandboxed process takes no permit: an agent must not be able to block
+    /// its user.
+    fn serve(&mut self, stream: UnixStream, state: &DaemonState) {
+        let (limits, state) = (self.limits.clone(), state.clone());
         self.tasks.spawn(async move {
-            let attended = match is_ours(&stream) {
-                Ok(true) => admit(Connection::new(stream, &desk), room, &desk).await,
+            let served = match is_same_user(&stream) {
+                Ok(true) => admit(ClientConnection::new(stream, &state), limits, &state).await,
                 Ok(false) => {
-                    tracing::warn!("another user was turned away");
+                    tracing::warn!("rejected a connection of another user");
                     Ok(())
                 }
                 Err(error) => Err(error),
             };
-            if let Err(error) = attended {
-                tracing::debug!(%error, "a connection broke");
+            if let Err(error) = served {
+                tracing::debug!(%error, "connection failed");
             }
         });
     }
 
-    /// A task that panicked has said so in the log, and takes nobody with it.
-    fn forget_ended(&mut self) {
+    /// Removes finished tasks. A panic is in the log and affects no other task.
+    fn reap_finished(&mut self) {
         while self.tasks.try_join_next().is_some() {}
     }
 
-    /// Lets those who are being told of the end hear it; whoever waits for a job hears from the next daemon.
-    async fn end(mut self) {
-        let _ = timeout(LAST_WORDS_WITHIN, async { while self.tasks.join_next().await.is_some() {} }).await;
+    /// Lets the tasks send their last replies, then aborts them. Waiting clients reconnect to the next daemon.
+    async fn shut_down(mut self) {
+        let _ = timeout(LAST_REPLY_TIMEOUT, async { while self.tasks.join_next().await.is_some() {} }).await;
         self.tasks.shutdown().await;
     }
 }
 
-async fn admit(connection: Connection, room: Room, desk: &DaemonState) -> io::Result<()> {
-    if *connection.caller() == Caller::Confined {
-        tracing::warn!("a process inside a confined call was refused");
-        return timeout(LAST_WORDS_WITHIN, refuse_confined(connection, desk)).await.unwrap_or(Ok(()));
+async fn admit(
+    connection: ClientConnection,
+    limits: ConnectionLimits,
+    state: &DaemonState,
+) -> io::Result<()> {
+    if *connection.caller() == CallerProcess::Sandboxed {
+        tracing::warn!("rejected a process inside a sandboxed call");
+        return timeout(LAST_REPLY_TIMEOUT, reject_sandboxed(connection, state)).await.unwrap_or(Ok(()));
     }
-    if let Ok(_permit) = room.all.try_acquire_owned() {
-        attend(connection, desk, false).await
-    } else if let Ok(_permit) = room.reserve.try_acquire_owned() {
-        attend(connection, desk, true).await
+    if let Ok(_permit) = limits.all.try_acquire_owned() {
+        serve_connection(connection, state, false).await
+    } else if let Ok(_permit) = limits.reserve.try_acquire_owned() {
+        serve_connection(connection, state, true).await
     } else {
-        timeout(LAST_WORDS_WITHIN, turn_away(connection, desk)).await.unwrap_or(Ok(()))
+        timeout(LAST_REPLY_TIMEOUT, reject_over_limit(connection, state)).await.unwrap_or(Ok(()))
     }
 }
 
-async fn attend(mut connection: Connection, desk: &DaemonState, is_full: bool) -> io::Result<()> {
+async fn serve_connection(
+    mut connection: ClientConnection,
+    state: &DaemonState,
+    is_full: bool,
+) -> io::Result<()> {
     let greeted = tokio::select! {
-        () = desk.reached(Phase::Ending) => None,
-        greeted = greet(&mut connection, desk, is_full) => greeted?,
+        () = state.wait_for_phase(DaemonPhase::Stopping) => None,
+        greeted = greet(&mut connection, state, is_full) => greeted?,
     };
     let Some((role, client)) = greeted else { return Ok(()) };
-    let _counted = desk.count_connection();
+    let _guard = state.count_connection();
     tracing::debug!(?role, pid = client.pid, version = client.version, "connected");
     match role {
-        Role::Mcp => {
-            // Told of the end, those who wait for a job are answered with where it stands.
+        ClientRole::Mcp => {
+            // On shutdown, waiting tool calls return the current status of their jobs.
             let shutdown = CancellationToken::new();
-            let served = desk.work().converse(connection, client, shutdown.clone());
-            let told = async {
-                desk.reached(Phase::Ending).await;
+            let served = state.backend().serve_mcp(connection, client, shutdown.clone());
+            let stopping = async {
+                state.wait_for_phase(DaemonPhase::Stopping).await;
                 shutdown.cancel();
                 std::future::pending::<()>().await;
             };
             tokio::select! {
                 served = served => served,
-                () = told => Ok(()),
+                () = stopping => Ok(()),
             }
         }
-        Role::Control => control::serve(connection, desk).await,
+        ClientRole::Control => control::serve(connection, state).await,
     }
 }

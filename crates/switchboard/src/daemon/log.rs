@@ -1,6 +1,6 @@
-//! The daemon's log: a file that begins anew when it is long enough, and a few of its predecessors.
+//! The daemon's log file, rotated by size.
 //!
-//! Rotation by size is not in `tracing-appender`, and the crates that have it bring time zones and compression along.
+//! `tracing-appender` does not rotate by size, and the crates that do depend on time-zone and compression libraries.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -17,47 +17,47 @@ use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use protocol::PrivateDirectory;
+
 use crate::config;
-use crate::home::OpenFolder;
 use crate::output;
 
-/// Where else the log goes.
+/// The relation of the log to stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beside {
-    /// Also to the terminal.
-    Terminal,
-    /// What the process says on stderr (a library, an abort) goes to the log, too.
-    TakesStderr,
+pub enum StderrMode {
+    /// The log is also printed to stderr.
+    Tee,
+    /// stderr (of libraries and aborts) is redirected to the log.
+    Redirect,
 }
 
-/// From here on, everything that is traced and every panic is in the log.
-pub fn begin(path: &Path, settings: &config::Log, beside: Beside) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        OpenFolder::private(folder).map_err(io::Error::other)?;
+/// Installs the log as the subscriber of `tracing` and as panic hook.
+pub fn init(path: &Path, settings: &config::LogConfig, stderr: StderrMode) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        PrivateDirectory::open_private(directory).map_err(io::Error::other)?;
     }
-    let file = Mutex::new(RotatingFile::open(path, settings, beside)?);
-    let writer = match beside {
-        Beside::Terminal => BoxMakeWriter::new(file.and(Stderr::default)),
-        Beside::TakesStderr => BoxMakeWriter::new(file),
+    let file = Mutex::new(RotatingFile::open(path, settings, stderr)?);
+    let writer = match stderr {
+        StderrMode::Tee => BoxMakeWriter::new(file.and(Stderr::default)),
+        StderrMode::Redirect => BoxMakeWriter::new(file),
     };
-    // What cannot be written is lost, and nothing else with it: complaining to a stderr that is gone would be a panic.
     let level: LevelFilter = settings.level.parse().unwrap_or(LevelFilter::INFO);
-    // A second begin would be a mistake of ours; the first log goes on.
+    // Write errors are ignored: reporting them to a closed stderr would panic.
     let lines =
         tracing_subscriber::fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(writer);
-    // rmcp writes whole requests down when it is let, prompts and answers with them.
-    let whose = Targets::new().with_default(level).with_target("rmcp", level.min(LevelFilter::WARN));
-    let _ = tracing_subscriber::registry().with(lines.with_filter(whose)).try_init();
+    // rmcp logs whole requests, including prompts and answers, below WARN.
+    let targets = Targets::new().with_default(level).with_target("rmcp", level.min(LevelFilter::WARN));
+    let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
     panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     Ok(())
 }
 
-/// A terminal or a pipe that may be gone.
+/// Prints log lines to stderr, which may be closed.
 #[derive(Default)]
 struct Stderr;
 
 impl Write for Stderr {
-    /// Takes whole lines: that is how they are traced.
+    /// Writes whole lines, as `tracing` passes them.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         output::aside(String::from_utf8_lossy(bytes).trim_end_matches('\n'));
         Ok(bytes.len())
@@ -68,26 +68,26 @@ impl Write for Stderr {
     }
 }
 
-/// A file that is set aside when it would become too long.
+/// A file that is rotated before it exceeds its maximum size.
 #[derive(Debug)]
 struct RotatingFile {
     path: PathBuf,
     file: File,
     length: u64,
-    longest: u64,
+    max_bytes: u64,
     files: u32,
-    beside: Beside,
+    stderr: StderrMode,
 }
 
 impl RotatingFile {
-    fn open(path: &Path, settings: &config::Log, beside: Beside) -> io::Result<Self> {
+    fn open(path: &Path, settings: &config::LogConfig, stderr: StderrMode) -> io::Result<Self> {
         let file = append(path)?;
         let length = file.metadata()?.len();
-        let (longest, files) = (settings.max_bytes, settings.files);
-        Ok(Self { path: path.to_owned(), file, length, longest, files, beside })
+        let (max_bytes, files) = (settings.max_bytes, settings.files);
+        Ok(Self { path: path.to_owned(), file, length, max_bytes, files, stderr })
     }
 
-    /// `log` becomes `log.1`, that becomes `log.2`, and the oldest goes.
+    /// Renames `log` to `log.1`, `log.1` to `log.2` and so on; the oldest is removed.
     fn rotate(&mut self) -> io::Result<()> {
         let numbered = |number: u32| PathBuf::from(format!("{}.{number}", self.path.display()));
         for number in (1..self.files).rev() {
@@ -102,7 +102,7 @@ impl RotatingFile {
         }
         self.file = append(&self.path)?;
         self.length = 0;
-        if self.beside == Beside::TakesStderr {
+        if self.stderr == StderrMode::Redirect {
             dup2_stderr(&self.file)?;
         }
         Ok(())
@@ -114,15 +114,15 @@ fn append(path: &Path) -> io::Result<File> {
 }
 
 impl Write for RotatingFile {
-    /// One event is one write, so none is torn in two.
+    /// Writes one event. An event is never split across files.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let added = bytes.len() as u64;
-        if self.length > 0 && self.length + added > self.longest {
-            // A log that cannot be set aside becomes too long rather than being lost.
+        if self.length > 0 && self.length + added > self.max_bytes {
+            // If the rotation fails, the file grows further rather than losing events.
             let _ = self.rotate();
         }
         self.length += added;
-        // A full disk is no reason to end.
+        // A full disk must not stop the daemon.
         let _ = self.file.write_all(bytes);
         Ok(bytes.len())
     }
@@ -132,8 +132,8 @@ impl Write for RotatingFile {
     }
 }
 
-/// What this process writes to stderr from here on is in the log.
-pub fn take_stderr(path: &Path) -> io::Result<()> {
+/// Redirects stderr of this process to the log.
+pub fn redirect_stderr(path: &Path) -> io::Result<()> {
     Ok(dup2_stderr(append(path)?)?)
 }
 
@@ -143,29 +143,29 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_long_log_is_set_aside_and_the_oldest_goes() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("daemon.log");
-        let settings = config::Log { level: "info".into(), max_bytes: 10, files: 3 };
-        let mut log = RotatingFile::open(&path, &settings, Beside::Terminal).unwrap();
+    fn full_log_is_rotated_and_oldest_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("daemon.log");
+        let settings = config::LogConfig { level: "info".into(), max_bytes: 10, files: 3 };
+        let mut log = RotatingFile::open(&path, &settings, StderrMode::Tee).unwrap();
         for word in ["one", "two", "three", "a word that is longer than a log", "four", "five"] {
             log.write_all(word.as_bytes()).unwrap();
         }
-        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
         assert_eq!(read("daemon.log"), "fourfive");
         assert_eq!(read("daemon.log.1"), "a word that is longer than a log");
         assert_eq!(read("daemon.log.2"), "three");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]
-    fn a_log_is_gone_on_with_after_a_restart() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("daemon.log");
-        let settings = config::Log { level: "info".into(), max_bytes: 10, files: 1 };
+    fn log_is_appended_after_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("daemon.log");
+        let settings = config::LogConfig { level: "info".into(), max_bytes: 10, files: 1 };
         for word in ["one", "two", "three"] {
-            RotatingFile::open(&path, &settings, Beside::Terminal)
+            RotatingFile::open(&path, &settings, StderrMode::Tee)
                 .unwrap()
                 .write_all(word.as_bytes())
                 .unwrap();

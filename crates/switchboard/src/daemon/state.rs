@@ -1,4 +1,4 @@
-//! What every connection of the daemon shares: configuration, work, the phase it is in, and when somebody last asked.
+//! The state that all connections of the daemon share: configuration, job backend, phase and last activity.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,133 +10,138 @@ use std::time::{Duration, Instant};
 use model::Owner;
 use tokio::sync::watch;
 
-use super::work::Work;
-use crate::config::{Config, Settings};
-use crate::home::Home;
-use crate::wire::{HttpStatus, PROTOCOL, Phase, Status, VERSION};
+use protocol::{DaemonPhase, DaemonStatus, HttpStatus, PROTOCOL_VERSION, SwitchboardHome, VERSION};
 
-/// The daemon, seen from a connection. Copies are the same desk.
+use super::backend::JobBackend;
+use crate::config::{Config, EffectiveSettings};
+
+/// A handle on the shared state. Clones share it.
 #[derive(Clone)]
 pub struct DaemonState(Arc<Inner>);
 
 struct Inner {
-    home: Home,
+    home: SwitchboardHome,
     config: Config,
-    /// The settings at startup, to be compared with the current ones.
+    /// The settings at startup, for the comparison with the current ones.
     settings: BTreeMap<String, Option<String>>,
     owner: Owner,
-    work: Arc<dyn Work>,
-    phase: watch::Sender<Phase>,
-    began: Instant,
-    /// Milliseconds after the beginning.
-    last_asked: AtomicU64,
+    backend: Arc<dyn JobBackend>,
+    phase: watch::Sender<DaemonPhase>,
+    started: Instant,
+    /// Milliseconds since `started`.
+    last_activity: AtomicU64,
     connections: AtomicU64,
     socket: Mutex<PathBuf>,
     http: OnceLock<SocketAddr>,
 }
 
 impl DaemonState {
-    /// A desk that is open.
-    pub fn new(home: Home, settings: &Settings, owner: Owner, work: Arc<dyn Work>) -> Self {
+    /// Creates the state of a daemon that accepts calls.
+    pub fn new(
+        home: SwitchboardHome,
+        settings: &EffectiveSettings,
+        owner: Owner,
+        backend: Arc<dyn JobBackend>,
+    ) -> Self {
         Self(Arc::new(Inner {
             home,
-            config: Config::of(settings),
-            settings: settings.texts(),
+            config: Config::from_settings(settings),
+            settings: settings.to_toml_values(),
             owner,
-            work,
-            phase: watch::Sender::new(Phase::Open),
-            began: Instant::now(),
-            last_asked: AtomicU64::new(0),
+            backend,
+            phase: watch::Sender::new(DaemonPhase::Open),
+            started: Instant::now(),
+            last_activity: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             socket: Mutex::default(),
             http: OnceLock::new(),
         }))
     }
 
-    /// Where everything is.
-    pub fn home(&self) -> &Home {
+    /// Returns the paths of the installation.
+    pub fn home(&self) -> &SwitchboardHome {
         &self.0.home
     }
 
-    /// How everything is to be.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.0.config
     }
 
-    /// Returns every setting that it started with, as TOML.
+    /// Returns every setting at startup, as TOML.
     pub fn settings(&self) -> &BTreeMap<String, Option<String>> {
         &self.0.settings
     }
 
-    /// The name under which this daemon owns jobs, which no other ever had.
+    /// Returns the unique name under which this daemon owns jobs.
     pub fn owner(&self) -> &Owner {
         &self.0.owner
     }
 
-    /// Whoever runs the jobs.
-    pub fn work(&self) -> &dyn Work {
-        &*self.0.work
+    /// Returns the job backend.
+    pub fn backend(&self) -> &dyn JobBackend {
+        &*self.0.backend
     }
 
-    /// Where the daemon is between its first and its last moment.
-    pub fn phase(&self) -> Phase {
+    /// Returns the current phase.
+    pub fn phase(&self) -> DaemonPhase {
         *self.0.phase.borrow()
     }
 
-    /// Goes on to a phase; there is no way back.
-    pub fn go_on_to(&self, phase: Phase) {
+    /// Enters a phase. Earlier phases are ignored.
+    pub fn enter_phase(&self, phase: DaemonPhase) {
         self.0.phase.send_if_modified(|now| {
-            let later = phase > *now;
-            if later {
-                tracing::info!(?phase, "going on");
+            let is_later = phase > *now;
+            if is_later {
+                tracing::info!(?phase, "entering phase");
                 *now = phase;
             }
-            later
+            is_later
         });
     }
 
-    /// Waits until the daemon is in that phase, or a later one.
-    pub async fn reached(&self, phase: Phase) {
-        // It ends only with the desk itself, which is held here.
+    /// Waits until the daemon is in a phase or a later one.
+    pub async fn wait_for_phase(&self, phase: DaemonPhase) {
+        // The sender lives as long as `self`, so this does not fail.
         let _ = self.0.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 
-    /// Somebody has asked for something.
-    pub fn asked(&self) {
-        self.0.last_asked.store(millis(self.0.began.elapsed()), Ordering::Relaxed);
+    /// Records a request, which postpones `idle_stop`.
+    pub fn record_activity(&self) {
+        self.0.last_activity.store(millis(self.0.started.elapsed()), Ordering::Relaxed);
     }
 
-    /// For how long nobody has asked for anything.
-    pub fn unasked_for(&self) -> Duration {
-        let last = Duration::from_millis(self.0.last_asked.load(Ordering::Relaxed));
-        self.0.began.elapsed().saturating_sub(last)
+    /// Returns the time since the last request.
+    pub fn idle_time(&self) -> Duration {
+        let last = Duration::from_millis(self.0.last_activity.load(Ordering::Relaxed));
+        self.0.started.elapsed().saturating_sub(last)
     }
 
-    /// Where the daemon listens.
-    pub fn listens_at(&self, socket: PathBuf) {
+    /// Sets the path of the socket.
+    pub fn set_socket(&self, socket: PathBuf) {
         *self.0.socket.lock().unwrap_or_else(PoisonError::into_inner) = socket;
     }
 
-    /// Counts a connection for as long as the value lives.
-    pub fn count_connection(&self) -> Counted {
+    /// Counts a connection until the guard is dropped.
+    pub fn count_connection(&self) -> ConnectionGuard {
         self.0.connections.fetch_add(1, Ordering::Relaxed);
-        Counted(self.clone())
+        ConnectionGuard(self.clone())
     }
 
-    /// Notes the address of HTTP, for `switchboard status`.
-    pub fn note_http(&self, address: SocketAddr) {
+    /// Sets the HTTP address for `switchboard status`.
+    pub fn set_http_address(&self, address: SocketAddr) {
         let _ = self.0.http.set(address);
     }
 
-    /// How the daemon is.
-    pub async fn status(&self) -> Status {
-        let load = self.work().load().await;
-        Status {
+    /// Returns the status of the daemon.
+    pub async fn status(&self) -> DaemonStatus {
+        let load = self.backend().load().await;
+        DaemonStatus {
             version: VERSION.to_owned(),
-            protocol: PROTOCOL,
+            protocol: PROTOCOL_VERSION,
             pid: std::process::id(),
             owner: self.owner().as_str().to_owned(),
-            uptime_ms: millis(self.0.began.elapsed()),
+            uptime_ms: millis(self.0.started.elapsed()),
             state: self.home().state().to_owned(),
             socket: self.0.socket.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             log: self.home().log_file(),
@@ -148,7 +153,7 @@ impl DaemonState {
             running: load.running,
             queued: load.queued,
             phase: self.phase(),
-            problem: self.work().problem(),
+            problem: self.backend().problem(),
         }
     }
 }
@@ -157,10 +162,10 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A connection that is being counted.
-pub struct Counted(DaemonState);
+/// Decrements the number of connections on drop.
+pub struct ConnectionGuard(DaemonState);
 
-impl Drop for Counted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.0.connections.fetch_sub(1, Ordering::Relaxed);
     }

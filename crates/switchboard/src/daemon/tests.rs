@@ -1,30 +1,30 @@
-//! The phases of a daemon, with work that ends when it is told to.
+//! The phases of a daemon, with a scripted job backend.
 
-use super::connection::{Client, Connection};
-use super::work::{Load, Turn};
+use super::backend::{BoxFuture, JobBackend, Load};
+use super::connection::{ClientConnection, ConnectedClient};
 use super::*;
 use model::Owner;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
-/// Work of which a test says when it ends.
+/// A backend whose jobs end when the test says so.
 #[derive(Default)]
-struct Scripted {
+struct ScriptedBackend {
     running: AtomicU64,
     cancelled: AtomicU64,
     ended: Notify,
-    looked_at: Notify,
+    polled: Notify,
 }
 
-impl Work for Scripted {
-    fn load(&self) -> Turn<'_, Load> {
+impl JobBackend for ScriptedBackend {
+    fn load(&self) -> BoxFuture<'_, Load> {
         Box::pin(async {
-            self.looked_at.notify_one();
+            self.polled.notify_one();
             Load { running: self.running.load(Ordering::SeqCst), queued: 0 }
         })
     }
 
-    fn drain(&self) -> Turn<'_> {
+    fn drain(&self) -> BoxFuture<'_> {
         Box::pin(async {
             while self.running.load(Ordering::SeqCst) > 0 {
                 self.ended.notified().await;
@@ -32,72 +32,83 @@ impl Work for Scripted {
         })
     }
 
-    fn cancel(&self) -> Turn<'_> {
+    fn cancel(&self) -> BoxFuture<'_> {
         Box::pin(async {
             self.cancelled.fetch_add(self.running.swap(0, Ordering::SeqCst), Ordering::SeqCst);
             self.ended.notify_one();
         })
     }
 
-    fn let_go(&self) -> Turn<'_> {
+    fn detach(&self) -> BoxFuture<'_> {
         Box::pin(async {})
     }
 
-    fn ask<'a>(&'a self, _: crate::wire::Request, _: &'a mut Connection) -> Turn<'a, io::Result<()>> {
+    fn handle_control<'a>(
+        &'a self,
+        _: protocol::DaemonRequest,
+        _: &'a mut ClientConnection,
+    ) -> BoxFuture<'a, io::Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn converse(&self, _: Connection, _: Client, _: CancellationToken) -> Turn<'_, io::Result<()>> {
+    fn serve_mcp(
+        &self,
+        _: ClientConnection,
+        _: ConnectedClient,
+        _: CancellationToken,
+    ) -> BoxFuture<'_, io::Result<()>> {
         Box::pin(async { Ok(()) })
     }
 }
 
-fn desk(text: &str, work: Arc<Scripted>) -> (tempfile::TempDir, DaemonState) {
+fn daemon_state(text: &str, backend: Arc<ScriptedBackend>) -> (tempfile::TempDir, DaemonState) {
     let root = tempfile::tempdir().unwrap();
-    let home = Home::find(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into()).unwrap();
+    let home =
+        SwitchboardHome::from_environment(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into())
+            .unwrap();
     std::fs::write(home.config_file(), text).unwrap();
-    let settings = Settings::read(Some(&home), &Environment::default(), &[]).unwrap();
-    let desk = DaemonState::new(home, &settings, Owner::new("test"), work);
-    (root, desk)
+    let settings = EffectiveSettings::read(Some(&home), &ProcessEnvironment::default(), &[]).unwrap();
+    let state = DaemonState::new(home, &settings, Owner::new("test"), backend);
+    (root, state)
 }
 
 #[tokio::test]
-async fn a_drain_waits_for_what_runs_and_no_longer() {
-    let work = Arc::new(Scripted { running: 1.into(), ..Scripted::default() });
-    let (_root, desk) = desk("", work.clone());
-    desk.go_on_to(Phase::Draining);
-    let mut drained = Box::pin(drained(&desk));
+async fn drain_waits_for_running_jobs() {
+    let backend = Arc::new(ScriptedBackend { running: 1.into(), ..ScriptedBackend::default() });
+    let (_root, state) = daemon_state("", backend.clone());
+    state.enter_phase(DaemonPhase::Draining);
+    let mut drained = Box::pin(drain(&state));
     tokio::select! {
         biased;
         () = &mut drained => panic!("a job runs"),
         () = tokio::task::yield_now() => {}
     }
-    work.running.store(0, Ordering::SeqCst);
-    work.ended.notify_one();
+    backend.running.store(0, Ordering::SeqCst);
+    backend.ended.notify_one();
     drained.await;
 }
 
 #[tokio::test]
-async fn there_is_no_way_back_from_a_phase() {
-    let (_root, desk) = desk("", Arc::default());
-    desk.go_on_to(Phase::Ending);
-    desk.go_on_to(Phase::Draining);
-    assert_eq!(desk.phase(), Phase::Ending);
-    desk.reached(Phase::Draining).await;
+async fn phase_never_goes_back() {
+    let (_root, state) = daemon_state("", Arc::default());
+    state.enter_phase(DaemonPhase::Stopping);
+    state.enter_phase(DaemonPhase::Draining);
+    assert_eq!(state.phase(), DaemonPhase::Stopping);
+    state.wait_for_phase(DaemonPhase::Draining).await;
 }
 
 #[tokio::test]
-async fn a_daemon_with_work_is_not_idle_however_long_nobody_asks() {
-    let work = Arc::new(Scripted { running: 1.into(), ..Scripted::default() });
-    let (_root, desk) = desk("idle_stop = \"10ms\"", work.clone());
-    let mut idle = Box::pin(idle_for_too_long(&desk));
+async fn daemon_with_running_job_is_not_idle() {
+    let backend = Arc::new(ScriptedBackend { running: 1.into(), ..ScriptedBackend::default() });
+    let (_root, state) = daemon_state("idle_stop = \"10ms\"", backend.clone());
+    let mut idle = Box::pin(idle_timeout(&state));
     for _ in 0..3 {
         tokio::select! {
             biased;
             () = &mut idle => panic!("a job runs"),
-            () = work.looked_at.notified() => {}
+            () = backend.polled.notified() => {}
         }
     }
-    work.running.store(0, Ordering::SeqCst);
+    backend.running.store(0, Ordering::SeqCst);
     idle.await;
 }

@@ -1,19 +1,19 @@
-//! The hosts: where each keeps its configuration, and what has to change in it.
+//! The MCP hosts: the location of their configuration and the necessary changes.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use toml_edit::DocumentMut;
 
-use super::{Bench, NAME, SetupError, json};
+use super::{HostInstaller, NAME, SetupError, json};
 use crate::cli::{HostChoice, Scope};
 
-/// How long a host may wait for one call of a tool, where it can be told: well beyond what any call blocks.
+/// The tool timeout for hosts that support one: well beyond the wait of any call.
 const TOOL_TIMEOUT_SEC: i64 = 660;
 
 /// A program that can start MCP servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Host {
+pub enum McpHost {
     Claude,
     Codex,
     Gemini,
@@ -22,32 +22,32 @@ pub enum Host {
     ClaudeDesktop,
 }
 
-/// How a host is told of a server.
+/// The way to register a server with a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Means {
-    /// By `HOST mcp add`.
+pub enum RegistrationMethod {
+    /// Runs `HOST mcp add`.
     OwnCommand,
-    /// By its file.
+    /// Edits its configuration file.
     File,
 }
 
-/// What has to be done.
+/// A change of a host's configuration.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Change {
-    /// It is so already.
+pub enum HostChange {
+    /// Nothing to do.
     None,
-    /// The host is asked, with these arguments.
+    /// Run the host's command with each of these arguments.
     Run(Vec<Vec<String>>),
-    /// Its file becomes this.
+    /// Write this content to its file.
     Write(String),
 }
 
-impl Host {
+impl McpHost {
     pub const ALL: [Self; 6] =
         [Self::Claude, Self::Codex, Self::Gemini, Self::Cursor, Self::Vscode, Self::ClaudeDesktop];
 
-    /// The one that is meant; none for all of them.
-    pub fn of(choice: HostChoice) -> Option<Self> {
+    /// Returns the chosen host; `None` for all.
+    pub fn from_choice(choice: HostChoice) -> Option<Self> {
         Some(match choice {
             HostChoice::Claude => Self::Claude,
             HostChoice::Codex => Self::Codex,
@@ -70,99 +70,106 @@ impl Host {
         }
     }
 
-    pub fn means(self) -> Means {
+    pub fn method(self) -> RegistrationMethod {
         match self {
-            Self::Claude | Self::Codex | Self::Gemini => Means::OwnCommand,
-            Self::Cursor | Self::Vscode | Self::ClaudeDesktop => Means::File,
+            Self::Claude | Self::Codex | Self::Gemini => RegistrationMethod::OwnCommand,
+            Self::Cursor | Self::Vscode | Self::ClaudeDesktop => RegistrationMethod::File,
         }
     }
 
-    /// The host's own folder in the user's home.
-    pub fn folder(self, bench: &Bench) -> PathBuf {
+    /// Returns the configuration directory of the host.
+    pub fn config_directory(self, installer: &HostInstaller) -> PathBuf {
         let config = || {
-            desktop_config(
-                &bench.home,
-                bench.environment.folder("XDG_CONFIG_HOME"),
+            desktop_config_directory(
+                &installer.home,
+                installer.environment.directory("XDG_CONFIG_HOME"),
                 cfg!(target_os = "macos"),
             )
         };
         match self {
             Self::Claude => {
-                bench.environment.folder("CLAUDE_CONFIG_DIR").unwrap_or_else(|| bench.home.clone())
+                installer.environment.directory("CLAUDE_CONFIG_DIR").unwrap_or_else(|| installer.home.clone())
             }
             Self::Codex => {
-                bench.environment.folder("CODEX_HOME").unwrap_or_else(|| bench.home.join(".codex"))
+                installer.environment.directory("CODEX_HOME").unwrap_or_else(|| installer.home.join(".codex"))
             }
-            Self::Gemini => bench.home.join(".gemini"),
-            Self::Cursor => bench.home.join(".cursor"),
+            Self::Gemini => installer.home.join(".gemini"),
+            Self::Cursor => installer.home.join(".cursor"),
             Self::Vscode => config().join("Code/User"),
             Self::ClaudeDesktop => config().join("Claude"),
         }
     }
 
-    /// Where it keeps its servers; none where it has no such scope.
-    pub fn file(self, bench: &Bench) -> Option<PathBuf> {
-        let own = self.folder(bench);
-        Some(match (self, bench.scope) {
+    /// Returns the file with the host's servers; `None` if it has no such scope.
+    pub fn file(self, installer: &HostInstaller) -> Option<PathBuf> {
+        let own = self.config_directory(installer);
+        Some(match (self, installer.scope) {
             (Self::Claude, Scope::User) => own.join(".claude.json"),
-            (Self::Claude, Scope::Project) => bench.folder.join(".mcp.json"),
+            (Self::Claude, Scope::Project) => installer.directory.join(".mcp.json"),
             (Self::Codex, Scope::User) => own.join("config.toml"),
             (Self::Gemini, Scope::User) => own.join("settings.json"),
-            (Self::Gemini, Scope::Project) => bench.folder.join(".gemini/settings.json"),
+            (Self::Gemini, Scope::Project) => installer.directory.join(".gemini/settings.json"),
             (Self::Cursor | Self::Vscode, Scope::User) => own.join("mcp.json"),
-            (Self::Cursor, Scope::Project) => bench.folder.join(".cursor/mcp.json"),
-            (Self::Vscode, Scope::Project) => bench.folder.join(".vscode/mcp.json"),
+            (Self::Cursor, Scope::Project) => installer.directory.join(".cursor/mcp.json"),
+            (Self::Vscode, Scope::Project) => installer.directory.join(".vscode/mcp.json"),
             (Self::ClaudeDesktop, Scope::User) => own.join("claude_desktop_config.json"),
             (Self::Codex | Self::ClaudeDesktop, Scope::Project) => return None,
         })
     }
 
-    /// The key below which the file has the servers.
-    fn servers(self) -> &'static str {
+    /// Returns the key that contains the servers.
+    fn servers_key(self) -> &'static str {
         if self == Self::Vscode { "servers" } else { "mcpServers" }
     }
 
-    /// What has to change in the file that says this.
-    pub fn change(self, bench: &Bench, file: &Path, text: &str) -> Result<Change, SetupError> {
-        let not_understood = |why| SetupError::NotUnderstood { file: file.to_owned(), why };
-        let program = bench.program.to_string_lossy().into_owned();
-        let now = match self {
+    /// Determines the change to a file with the content `text`.
+    pub fn plan_change(
+        self,
+        installer: &HostInstaller,
+        file: &Path,
+        text: &str,
+    ) -> Result<HostChange, SetupError> {
+        let unparsable = |why| SetupError::NotUnderstood { file: file.to_owned(), why };
+        let program = installer.program.to_string_lossy().into_owned();
+        let current = match self {
             Self::Codex => codex_entry(text),
-            _ => json::get(text, self.servers(), NAME),
+            _ => json::get_entry(text, self.servers_key(), NAME),
         };
-        let now = now.map_err(not_understood)?;
-        if bench.remove {
-            return Ok(match (now, self.means()) {
-                (None, _) => Change::None,
-                (Some(_), Means::OwnCommand) => Change::Run(vec![self.removal(bench)]),
-                (Some(_), Means::File) => {
-                    Change::Write(json::without(text, self.servers(), NAME).map_err(not_understood)?)
+        let current = current.map_err(unparsable)?;
+        if installer.remove {
+            return Ok(match (current, self.method()) {
+                (None, _) => HostChange::None,
+                (Some(_), RegistrationMethod::OwnCommand) => {
+                    HostChange::Run(vec![self.removal_args(installer)])
+                }
+                (Some(_), RegistrationMethod::File) => {
+                    HostChange::Write(json::remove_entry(text, self.servers_key(), NAME).map_err(unparsable)?)
                 }
             });
         }
-        if now.as_ref().is_some_and(|now| self.is_right(now, &program)) {
-            return Ok(Change::None);
+        if current.as_ref().is_some_and(|entry| self.is_up_to_date(entry, &program)) {
+            return Ok(HostChange::None);
         }
-        if self.means() == Means::File {
-            let written = json::with(text, self.servers(), NAME, &self.entry(&program));
-            return written.map(Change::Write).map_err(not_understood);
+        if self.method() == RegistrationMethod::File {
+            let written = json::set_entry(text, self.servers_key(), NAME, &self.entry(&program));
+            return written.map(HostChange::Write).map_err(unparsable);
         }
         let mut commands = Vec::new();
-        // Claude refuses a name that it has.
-        if now.is_some() && self == Self::Claude {
-            commands.push(self.removal(bench));
+        // Claude rejects an existing name.
+        if current.is_some() && self == Self::Claude {
+            commands.push(self.removal_args(installer));
         }
-        commands.push(self.registration(bench, &program));
-        Ok(Change::Run(commands))
+        commands.push(self.registration_args(installer, &program));
+        Ok(HostChange::Run(commands))
     }
 
-    fn is_right(self, now: &Value, program: &str) -> bool {
+    fn is_up_to_date(self, entry: &Value, program: &str) -> bool {
         let timeout = match self {
-            Self::Codex => now["tool_timeout_sec"].is_number(),
-            Self::Gemini => now["timeout"].is_number(),
+            Self::Codex => entry["tool_timeout_sec"].is_number(),
+            Self::Gemini => entry["timeout"].is_number(),
             _ => true,
         };
-        now["command"] == program && now["args"] == serde_json::json!(["mcp"]) && timeout
+        entry["command"] == program && entry["args"] == serde_json::json!(["mcp"]) && timeout
     }
 
     fn entry(self, program: &str) -> Vec<(&'static str, Value)> {
@@ -173,8 +180,8 @@ impl Host {
         entry
     }
 
-    fn registration(self, bench: &Bench, program: &str) -> Vec<String> {
-        let scope = scope(bench.scope);
+    fn registration_args(self, installer: &HostInstaller, program: &str) -> Vec<String> {
+        let scope = scope_name(installer.scope);
         let timeout = (TOOL_TIMEOUT_SEC * 1000).to_string();
         let words: Vec<&str> = match self {
             Self::Codex => vec!["mcp", "add", NAME, "--", program, "mcp"],
@@ -184,21 +191,21 @@ impl Host {
         words.into_iter().map(str::to_owned).collect()
     }
 
-    fn removal(self, bench: &Bench) -> Vec<String> {
+    fn removal_args(self, installer: &HostInstaller) -> Vec<String> {
         let words: Vec<&str> = match self {
             Self::Codex => vec!["mcp", "remove", NAME],
-            _ => vec!["mcp", "remove", "--scope", scope(bench.scope), NAME],
+            _ => vec!["mcp", "remove", "--scope", scope_name(installer.scope), NAME],
         };
         words.into_iter().map(str::to_owned).collect()
     }
 
-    /// What is done after the host's own command, in words.
-    pub fn then(self, bench: &Bench) -> Option<String> {
-        (self == Self::Codex && !bench.remove).then(|| format!("tool_timeout_sec = {TOOL_TIMEOUT_SEC}"))
+    /// Describes the change after the host's own command.
+    pub fn describe_completion(self, installer: &HostInstaller) -> Option<String> {
+        (self == Self::Codex && !installer.remove).then(|| format!("tool_timeout_sec = {TOOL_TIMEOUT_SEC}"))
     }
 
-    /// The file with what the host's own command has no flag for; none when nothing is missing.
-    pub fn finished(self, text: &str) -> Result<Option<String>, String> {
+    /// Returns the file with the settings that the host's own command has no flag for; `None` if they are present.
+    pub fn complete_file(self, text: &str) -> Result<Option<String>, String> {
         if self != Self::Codex {
             return Ok(None);
         }
@@ -206,9 +213,9 @@ impl Host {
             text.parse().map_err(|error: toml_edit::TomlError| error.to_string())?;
         let server = document.get_mut("mcp_servers").and_then(|servers| servers.get_mut(NAME));
         let Some(server) = server.and_then(|server| server.as_table_like_mut()) else {
-            return Err(format!("it lacks mcp_servers.{NAME}, although the host has said that it is added"));
+            return Err(format!("it lacks mcp_servers.{NAME}, although the host reported success"));
         };
-        // What somebody has chosen stays.
+        // A value of the user is kept.
         if server.contains_key("tool_timeout_sec") {
             return Ok(None);
         }
@@ -217,22 +224,22 @@ impl Host {
     }
 }
 
-/// Where programs with windows keep their configuration.
-fn desktop_config(home: &Path, xdg: Option<PathBuf>, on_macos: bool) -> PathBuf {
+/// Returns the configuration directory of desktop programs.
+fn desktop_config_directory(home: &Path, xdg: Option<PathBuf>, on_macos: bool) -> PathBuf {
     if on_macos {
         return home.join("Library/Application Support");
     }
     xdg.unwrap_or_else(|| home.join(".config"))
 }
 
-fn scope(scope: Scope) -> &'static str {
+fn scope_name(scope: Scope) -> &'static str {
     match scope {
         Scope::User => "user",
         Scope::Project => "project",
     }
 }
 
-/// What codex's file says of the server.
+/// Returns the server's entry in the file of codex.
 fn codex_entry(text: &str) -> Result<Option<Value>, String> {
     let document: toml::Value = toml::from_str(text).map_err(|error| error.to_string())?;
     let entry = document.get("mcp_servers").and_then(|servers| servers.get(NAME));
@@ -244,21 +251,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn editors_are_found_where_the_system_has_them() {
+    fn desktop_config_directory_depends_on_system() {
         let home = Path::new("/home/ana");
-        assert_eq!(desktop_config(home, None, false), Path::new("/home/ana/.config"));
-        assert_eq!(desktop_config(home, Some("/xdg".into()), false), Path::new("/xdg"));
-        let mac = desktop_config(home, Some("/xdg".into()), true);
+        assert_eq!(desktop_config_directory(home, None, false), Path::new("/home/ana/.config"));
+        assert_eq!(desktop_config_directory(home, Some("/xdg".into()), false), Path::new("/xdg"));
+        let mac = desktop_config_directory(home, Some("/xdg".into()), true);
         assert_eq!(mac, Path::new("/home/ana/Library/Application Support"));
     }
 
     #[test]
-    fn the_time_out_is_added_to_codex_and_everything_else_stays() {
+    fn codex_timeout_is_added_without_other_changes() {
         let text =
             "# mine\nmodel = \"x\" # why\n\n[mcp_servers.switchboard]\ncommand = \"/s\"\nargs = [\"mcp\"]\n";
-        let finished = Host::Codex.finished(text).unwrap().unwrap();
-        assert_eq!(finished, format!("{text}tool_timeout_sec = 660\n"));
-        assert_eq!(Host::Codex.finished(&finished).unwrap(), None);
-        assert!(Host::Codex.finished("").is_err());
+        let completed = McpHost::Codex.complete_file(text).unwrap().unwrap();
+        assert_eq!(completed, format!("{text}tool_timeout_sec = 660\n"));
+        assert_eq!(McpHost::Codex.complete_file(&completed).unwrap(), None);
+        assert!(McpHost::Codex.complete_file("").is_err());
     }
 }

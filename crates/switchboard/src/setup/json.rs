@@ -1,13 +1,13 @@
-//! One entry in a JSON file of somebody else's, with comments and commas as editors allow them.
+//! Edits one entry of a JSON file with comments and trailing commas.
 //!
-//! Everything else in the file stays byte for byte. What is not understood is refused.
+//! The rest of the file stays byte-identical. Invalid files are rejected.
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstRootNode};
 use serde_json::Value;
 
-/// What the file says under `servers.name`.
-pub fn get(text: &str, servers: &str, name: &str) -> Result<Option<Value>, String> {
+/// Returns the entry `servers.name`.
+pub fn get_entry(text: &str, servers: &str, name: &str) -> Result<Option<Value>, String> {
     if text.trim().is_empty() {
         return Ok(None);
     }
@@ -20,13 +20,13 @@ pub fn get(text: &str, servers: &str, name: &str) -> Result<Option<Value>, Strin
     Ok(entry.and_then(|entry| entry.value()).and_then(|entry| entry.to_serde_value()))
 }
 
-/// The file with that entry.
-pub fn with(text: &str, servers: &str, name: &str, entry: &[(&str, Value)]) -> Result<String, String> {
-    get(text, servers, name)?;
+/// Returns the file with an entry added or replaced.
+pub fn set_entry(text: &str, servers: &str, name: &str, entry: &[(&str, Value)]) -> Result<String, String> {
+    get_entry(text, servers, name)?;
     let root = parse(if text.trim().is_empty() { "{}\n" } else { text })?;
     let servers = root.object_value_or_set().object_value_or_set(servers);
     let entry =
-        CstInputValue::Object(entry.iter().map(|(key, value)| ((*key).to_owned(), input(value))).collect());
+        CstInputValue::Object(entry.iter().map(|(key, value)| ((*key).to_owned(), to_cst(value))).collect());
     match servers.get(name) {
         Some(old) => old.set_value(entry),
         None => drop(servers.append(name, entry)),
@@ -34,8 +34,8 @@ pub fn with(text: &str, servers: &str, name: &str, entry: &[(&str, Value)]) -> R
     Ok(root.to_string())
 }
 
-/// Returns the file without that entry, and without the object of servers if nothing is left in it.
-pub fn without(text: &str, servers: &str, name: &str) -> Result<String, String> {
+/// Returns the file without an entry, and without the servers object if it becomes empty.
+pub fn remove_entry(text: &str, servers: &str, name: &str) -> Result<String, String> {
     let root = parse(text)?;
     let Some(all) = root.object_value() else { return Ok(root.to_string()) };
     let Some(object) = all.object_value(servers) else { return Ok(root.to_string()) };
@@ -70,15 +70,15 @@ fn parse(text: &str) -> Result<CstRootNode, String> {
     CstRootNode::parse(text, &options).map_err(|error| error.to_string())
 }
 
-fn input(value: &Value) -> CstInputValue {
+fn to_cst(value: &Value) -> CstInputValue {
     match value {
         Value::Null => CstInputValue::Null,
         Value::Bool(value) => CstInputValue::Bool(*value),
         Value::Number(value) => CstInputValue::Number(value.to_string()),
         Value::String(value) => CstInputValue::String(value.clone()),
-        Value::Array(values) => CstInputValue::Array(values.iter().map(input).collect()),
+        Value::Array(values) => CstInputValue::Array(values.iter().map(to_cst).collect()),
         Value::Object(values) => {
-            CstInputValue::Object(values.iter().map(|(key, value)| (key.clone(), input(value))).collect())
+            CstInputValue::Object(values.iter().map(|(key, value)| (key.clone(), to_cst(value))).collect())
         }
     }
 }
@@ -95,18 +95,19 @@ mod tests {
 
     #[test]
     fn removed_entry_leaves_no_empty_object() {
-        let alone = with("", "mcpServers", "switchboard", &entry()).unwrap();
-        let left = without(&alone, "mcpServers", "switchboard").unwrap();
+        let alone = set_entry("", "mcpServers", "switchboard", &entry()).unwrap();
+        let left = remove_entry(&alone, "mcpServers", "switchboard").unwrap();
         assert!(is_blank(&left), "{left}");
-        let theirs = with("{\n  \"theme\": \"dark\"\n}\n", "mcpServers", "switchboard", &entry()).unwrap();
-        let left = without(&theirs, "mcpServers", "switchboard").unwrap();
+        let theirs =
+            set_entry("{\n  \"theme\": \"dark\"\n}\n", "mcpServers", "switchboard", &entry()).unwrap();
+        let left = remove_entry(&theirs, "mcpServers", "switchboard").unwrap();
         assert!(left.contains("dark") && !left.contains("mcpServers"), "{left}");
     }
 
     #[test]
-    fn an_entry_comes_and_goes_and_all_else_stays_in_its_place() {
-        let with = with(THEIRS, "servers", "switchboard", &entry()).unwrap();
-        assert_eq!(get(&with, "servers", "switchboard").unwrap().unwrap()["args"][0], "mcp");
+    fn entry_is_added_and_removed_without_other_changes() {
+        let added = set_entry(THEIRS, "servers", "switchboard", &entry()).unwrap();
+        assert_eq!(get_entry(&added, "servers", "switchboard").unwrap().unwrap()["args"][0], "mcp");
         for theirs in [
             "// mine\n",
             "\"zeta\": 1, // last on purpose\n",
@@ -114,25 +115,25 @@ mod tests {
             "{ \"command\": \"x\", }",
             "\"alpha\": [1,2],\n",
         ] {
-            assert!(with.contains(theirs), "{theirs} is lost in {with}");
+            assert!(added.contains(theirs), "{theirs} is lost in {added}");
         }
-        assert_eq!(super::with(&with, "servers", "switchboard", &entry()).unwrap(), with, "twice is once");
-        let without = without(&with, "servers", "switchboard").unwrap();
-        assert_eq!(get(&without, "servers", "switchboard").unwrap(), None);
-        assert!(without.contains("/* old */") && without.contains("\"other\""), "{without}");
+        assert_eq!(set_entry(&added, "servers", "switchboard", &entry()).unwrap(), added, "twice is once");
+        let removed = remove_entry(&added, "servers", "switchboard").unwrap();
+        assert_eq!(get_entry(&removed, "servers", "switchboard").unwrap(), None);
+        assert!(removed.contains("/* old */") && removed.contains("\"other\""), "{removed}");
     }
 
     #[test]
-    fn an_empty_file_becomes_one_with_the_entry() {
-        let text = with("", "mcpServers", "switchboard", &entry()).unwrap();
+    fn entry_is_added_to_empty_file() {
+        let text = set_entry("", "mcpServers", "switchboard", &entry()).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["mcpServers"]["switchboard"]["command"], "/bin/s");
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn invalid_files_are_rejected() {
         for text in ["{", "[]", "{\"servers\": 1}", "{a: 1}"] {
-            assert!(with(text, "servers", "switchboard", &entry()).is_err(), "{text}");
+            assert!(set_entry(text, "servers", "switchboard", &entry()).is_err(), "{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `switchboard setup service`: the daemon as a service of the user's session, in the words of systemd or launchd.
+//! `switchboard setup service`: prints a user service for systemd or launchd.
 //!
-//! Prints a file and installs nothing: where services live, and whether they outlive a logout, is the user's to say. Neither
-//! file lets a restart of the daemon end a run: that is what supervisors are for.
+//! Installs nothing: the user decides where services are kept and whether they survive a logout. Neither file stops runs when the daemon
+//! restarts: runs belong to their supervisors.
 
 use std::env;
 use std::fmt::Write;
@@ -9,30 +9,31 @@ use std::process::ExitCode;
 
 use super::SetupError;
 use crate::cli::Service;
-use crate::environment::Environment;
-use crate::exit_status::ExitStatus;
-use crate::failure::Failure;
-use crate::{home, output};
+use protocol::{HOME_VARIABLE, ProcessEnvironment};
 
-/// What a daemon of the session has to know of the shell it is set up from. With another state folder it would be another
-/// daemon than the one that front-ends look for; without `PATH` it finds no agent. Secrets are left out: others can ask a
-/// service manager for the environment of a service.
-const HANDED_ON: [&str; 4] = ["PATH", home::VARIABLE, "XDG_CONFIG_HOME", "XDG_STATE_HOME"];
+use crate::exit_status::ExitStatus;
+use crate::failure::CommandFailure;
+use crate::output;
+
+/// The variables that the service inherits from the shell. Clients look for the daemon of the same state directory, and `PATH` is needed to
+/// find agents. Secrets are excluded: other users can query the environment of a service.
+const INHERITED_VARIABLES: [&str; 4] = ["PATH", HOME_VARIABLE, "XDG_CONFIG_HOME", "XDG_STATE_HOME"];
 
 /// Prints the file.
-pub fn print(order: &Service) -> Result<ExitCode, Failure> {
-    let program = env::current_exe().map_err(SetupError::Folder)?;
-    let odd = || SetupError::OddPath { path: program.clone() };
-    let path = program.to_str().filter(|path| order.launchd || systemd_takes(path)).ok_or_else(odd)?;
-    let variables = handed_on(&Environment::of_this_process());
-    output::piece(&if order.launchd { plist(path, &variables) } else { unit(path, &variables) });
+pub fn print(args: &Service) -> Result<ExitCode, CommandFailure> {
+    let program = env::current_exe().map_err(SetupError::CurrentPaths)?;
+    let unsupported = || SetupError::UnsupportedPath { path: program.clone() };
+    let path =
+        program.to_str().filter(|path| args.launchd || is_valid_for_systemd(path)).ok_or_else(unsupported)?;
+    let variables = inherited_variables(&ProcessEnvironment::current());
+    output::print(&if args.launchd { plist(path, &variables) } else { unit(path, &variables) });
     Ok(ExitCode::SUCCESS)
 }
 
-fn handed_on(environment: &Environment) -> Vec<(&'static str, String)> {
-    let texts = environment.texts();
+fn inherited_variables(environment: &ProcessEnvironment) -> Vec<(&'static str, String)> {
+    let texts = environment.utf8_variables();
     let set = |name: &'static str| Some((name, texts.get(name).filter(|value| !value.is_empty())?.clone()));
-    HANDED_ON.into_iter().filter_map(set).collect()
+    INHERITED_VARIABLES.into_iter().filter_map(set).collect()
 }
 
 fn unit(program: &str, variables: &[(&str, String)]) -> String {
@@ -46,19 +47,19 @@ fn unit(program: &str, variables: &[(&str, String)]) -> String {
          [Service]\n\
          Type=exec\n\
          ExecStart={} serve\n",
-        quoted(program)
+        quote(program)
     );
     for (name, value) in variables {
-        let _ = writeln!(text, "Environment={}", quoted(&format!("{name}={value}")));
+        let _ = writeln!(text, "Environment={}", quote(&format!("{name}={value}")));
     }
     let _ = write!(
         text,
         "Restart=on-failure\n\
-         # Another daemon has the state folder: it is used as it is.\n\
+         # Another daemon holds the state directory and is used instead.\n\
          RestartPreventExitStatus={}\n\
-         # Runs belong to their supervisors, which stay when the daemon goes; the next daemon takes them up.\n\
+         # Runs belong to their supervisors, which keep running; the next daemon recovers them.\n\
          KillMode=process\n\
-         # An agent that the kernel ends for want of memory is no reason to end the daemon.\n\
+         # An agent killed by the OOM killer must not stop the daemon.\n\
          OOMPolicy=continue\n\
          \n\
          [Install]\n\
@@ -68,14 +69,13 @@ fn unit(program: &str, variables: &[(&str, String)]) -> String {
     text
 }
 
-/// Whether systemd starts a program of that name: it refuses some, escaped or not.
-fn systemd_takes(program: &str) -> bool {
+/// Returns whether systemd accepts a program path. It rejects some characters even if escaped.
+fn is_valid_for_systemd(program: &str) -> bool {
     !program.chars().any(|letter| letter.is_control() || "\"'\\".contains(letter))
 }
 
-/// One word for systemd, which reads escapes as C does and `%` as the beginning of a specifier. A `$` means nothing in the name
-/// of a program or in a variable's value.
-fn quoted(word: &str) -> String {
+/// Quotes a word for systemd, which interprets C escapes and `%` specifiers. `$` is literal in program paths and variable values.
+fn quote(word: &str) -> String {
     let mut text = String::from("\"");
     for letter in word.chars() {
         match letter {
@@ -107,10 +107,10 @@ fn plist(program: &str, variables: &[(&str, String)]) -> String {
 	<key>EnvironmentVariables</key>
 	<dict>
 "#,
-        escaped(program)
+        escape_xml(program)
     );
     for (name, value) in variables {
-        let _ = writeln!(text, "\t\t<key>{name}</key>\n\t\t<string>{}</string>", escaped(value));
+        let _ = writeln!(text, "\t\t<key>{name}</key>\n\t\t<string>{}</string>", escape_xml(value));
     }
     text.push_str(
         "\t</dict>
@@ -121,7 +121,7 @@ fn plist(program: &str, variables: &[(&str, String)]) -> String {
 		<key>SuccessfulExit</key>
 		<false/>
 	</dict>
-	<!-- Runs belong to their supervisors, which stay when the daemon goes; the next daemon takes them up. -->
+	<!-- Runs belong to their supervisors, which keep running; the next daemon recovers them. -->
 	<key>AbandonProcessGroup</key>
 	<true/>
 </dict>
@@ -131,7 +131,7 @@ fn plist(program: &str, variables: &[(&str, String)]) -> String {
     text
 }
 
-fn escaped(text: &str) -> String {
+fn escape_xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -139,22 +139,22 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const STRANGE: &str = "/opt/a b/50%/$HOME/<&>/switchboard";
+    const SPECIAL: &str = "/opt/a b/50%/$HOME/<&>/switchboard";
 
     #[test]
-    fn a_strange_path_is_one_word_of_the_unit() {
-        let unit = unit(STRANGE, &[("PATH", "/b in:/100%/$x".to_owned())]);
+    fn special_characters_are_quoted_in_the_unit() {
+        let unit = unit(SPECIAL, &[("PATH", "/b in:/100%/$x".to_owned())]);
         assert!(unit.contains("\nExecStart=\"/opt/a b/50%%/$HOME/<&>/switchboard\" serve\n"), "{unit}");
         assert!(unit.contains("\nEnvironment=\"PATH=/b in:/100%%/$x\"\n"), "{unit}");
-        assert!(systemd_takes(STRANGE));
+        assert!(is_valid_for_systemd(SPECIAL));
         for refused in ["/a/\"b\"", "/it's", "/a\\b", "/a\nb"] {
-            assert!(!systemd_takes(refused), "{refused}");
+            assert!(!is_valid_for_systemd(refused), "{refused}");
         }
     }
 
     #[test]
-    fn a_strange_path_is_one_text_of_the_property_list() {
-        let text = plist(STRANGE, &[("PATH", "/a&b".to_owned())]);
+    fn special_characters_are_escaped_in_the_plist() {
+        let text = plist(SPECIAL, &[("PATH", "/a&b".to_owned())]);
         let read = plist::Value::from_reader_xml(text.as_bytes()).unwrap();
         let read = read.as_dictionary().unwrap();
         let words: Vec<_> = read["ProgramArguments"]
@@ -163,19 +163,19 @@ mod tests {
             .iter()
             .map(|word| word.as_string().unwrap())
             .collect();
-        assert_eq!(words, [STRANGE, "serve"]);
+        assert_eq!(words, [SPECIAL, "serve"]);
         assert_eq!(read["EnvironmentVariables"].as_dictionary().unwrap()["PATH"].as_string(), Some("/a&b"));
         assert_eq!(read["KeepAlive"].as_dictionary().unwrap()["SuccessfulExit"].as_boolean(), Some(false));
         assert_eq!(read["AbandonProcessGroup"].as_boolean(), Some(true));
     }
 
     #[test]
-    fn what_decides_where_the_daemon_looks_is_handed_on_and_no_secret_is() {
-        let environment: Environment =
+    fn service_inherits_paths_but_no_secrets() {
+        let environment: ProcessEnvironment =
             [("PATH", "/bin"), ("XDG_STATE_HOME", "/s"), ("ANTHROPIC_API_KEY", "k"), ("XDG_CONFIG_HOME", "")]
                 .into();
         assert_eq!(
-            handed_on(&environment),
+            inherited_variables(&environment),
             [("PATH", "/bin".to_owned()), ("XDG_STATE_HOME", "/s".to_owned())]
         );
     }

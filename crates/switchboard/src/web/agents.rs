@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::Web;
 use super::login::Visitor;
 use super::page::{self, Here};
-use crate::doctor::{self, Looked, Looking};
+use crate::machine::{self as doctor, MachineCheck as Looking, MachineReport as Looked};
 use crate::text::visible;
 
 /// How long what was found is believed.
@@ -67,7 +67,7 @@ impl Kept {
         // Nobody waits for it but the end of the daemon: programs are asked with a deadline, and after the one that is just being asked
         // no other is when the daemon ends.
         drop(tokio::task::spawn_blocking(move || {
-            if let Some(looked) = looking.look_while(&|| !ended.is_cancelled()) {
+            if let Some(looked) = looking.run_while(&|| !ended.is_cancelled()) {
                 found.send_replace(Some(Arc::new(Found { at: Instant::now(), millis: now, looked })));
             }
             busy.store(false, Ordering::Release);
@@ -132,7 +132,7 @@ fn card(agent: &AgentCheck) -> Markup {
 }
 
 fn login(agent: &AgentCheck) -> &'static str {
-    let told = doctor::login(agent).trim_start_matches(", ").trim_start_matches("login ");
+    let told = doctor::describe_login(agent).trim_start_matches(", ").trim_start_matches("login ");
     if told.is_empty() { "not logged in" } else { told }
 }
 

@@ -6,7 +6,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
 use super::refusal::Refusal;
-use crate::wire::VERSION;
+use protocol::VERSION;
 
 /// A file, and under which name it is asked for. The name has the version in it, so a browser may keep it.
 #[derive(Debug)]

@@ -222,7 +222,7 @@ fn facts(job: &Job, answer: &Answer) -> Markup {
         dl.facts-list {
             @if let Some(started) = job.started_at {
                 (fact("Started", page::moment(started.as_millis())))
-                (fact("Took", if job.completed_at.is_some() || answer.waiting.is_some() { text(&crate::paint::span(answer.duration_ms)) } else { page::growing(answer.duration_ms) }))
+                (fact("Took", if job.completed_at.is_some() || answer.waiting.is_some() { text(&render::duration::format_millis(answer.duration_ms)) } else { page::growing(answer.duration_ms) }))
             }
             @if let Some(ended) = job.completed_at { (fact("Ended", page::moment(ended.as_millis()))) }
             @if let Some(model) = &answer.model { (fact("Model", text(model))) }

@@ -11,7 +11,7 @@ use super::Web;
 use super::login::Visitor;
 use super::page::{self, Here};
 use super::refusal::Refusal;
-use crate::daemon::sums::duration_ms;
+use crate::job_stats::duration_ms;
 use crate::text::{one_line, visible};
 
 /// How many jobs a page has.
@@ -243,7 +243,7 @@ pub fn row(desk: &JobService, job: &JobSummary) -> Markup {
             span.figure {
                 span.label { "took " }
                 @match took {
-                    Some(millis) if !runs => (crate::paint::span(millis)),
+                    Some(millis) if !runs => (render::duration::format_millis(millis)),
                     Some(millis) => (page::growing(millis)),
                     None => { span.none { "–" } }
                 }

@@ -16,7 +16,7 @@ use switchboard::mcp::http::Token;
 
 use super::refusal::Refusal;
 use super::{Web, gate};
-use crate::wire::VERSION;
+use protocol::VERSION;
 
 /// The daemon is there.
 pub async fn health() -> &'static str {

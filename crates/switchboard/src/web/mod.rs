@@ -36,10 +36,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::daemon::is_confined_client;
-use crate::doctor::Looking;
-use crate::home::Home;
+use crate::caller::is_sandboxed_client as is_confined_client;
+use crate::machine::MachineCheck as Looking;
 use login::Doors;
+use protocol::SwitchboardHome as Home;
 
 /// How long nothing may pass on a connection. Who watches hears something every 15 s.
 const SILENCE: Duration = Duration::from_secs(90);

@@ -14,10 +14,9 @@ use super::login::Visitor;
 use super::page::{self, Here};
 use super::plot::{self, Figure};
 use super::refusal::Refusal;
-use crate::daemon::sums;
-use crate::paint;
+use crate::job_stats as sums;
 use crate::text::visible;
-use crate::wire::{StatsLine, Sums};
+use protocol::{DailyStats as StatsLine, JobStats as Sums};
 
 /// How many days can be looked at.
 const SPANS: [u16; 3] = [7, 30, 90];
@@ -48,7 +47,7 @@ pub async fn show(
     let dates = dates(web.desk().now(), days);
     let since = web.desk().now().as_millis() / DAY_MS * DAY_MS;
     let since = Timestamp::from_millis(since).minus(Duration::from_millis(DAY_MS * u64::from(days - 1)));
-    let sums = sums::of(web.desk(), Some(since)).await?;
+    let sums = sums::collect(web.desk(), Some(since)).await?;
     let main = html! {
         div.head {
             h1 { "Overview" }
@@ -101,7 +100,7 @@ fn tiles(sums: &Sums) -> Markup {
         dl.tiles {
             (tile("Ended", page::grouped(ended), going))
             (tile("Success", share(completed, ended).map_or_else(|| "–".to_owned(), |share| format!("{share}%")), format!("{} completed", page::grouped(completed))))
-            (tile("Time of agents", paint::span(spent), "added up".to_owned()))
+            (tile("Time of agents", render::duration::format_millis(spent), "added up".to_owned()))
             (tile("Tokens", page::brief(tokens), "read and written".to_owned()))
             (tile("Cost", page::dollars(cost), "where agents tell it".to_owned()))
         }
@@ -203,7 +202,10 @@ fn durations(sums: &Sums) -> Figure {
             "Of the newest {} ended calls, each by the time that it took at most{}.",
             page::grouped(sums.quantiles_from),
             slowest
-                .map(|millis| format!("; on the slowest day 95 of 100 took at most {}", paint::span(millis)))
+                .map(|millis| format!(
+                    "; on the slowest day 95 of 100 took at most {}",
+                    render::duration::format_millis(millis)
+                ))
                 .unwrap_or_default()
         ),
         heads: vec!["Took at most", "Calls"],

@@ -133,7 +133,7 @@ pub fn moment(millis: u64) -> Markup {
 
 /// How long something has been going on; a script lets it grow.
 pub fn growing(millis: u64) -> Markup {
-    html! { span.grows data-millis=(millis) { (crate::paint::span(millis)) } }
+    html! { span.grows data-millis=(millis) { (render::duration::format_millis(millis)) } }
 }
 
 /// A number that a person can read.

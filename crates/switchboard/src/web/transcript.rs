@@ -12,9 +12,9 @@ use maud::{Markup, html};
 use model::{AgentEvent, AgentText, McpServerState, TextPart, ToolOutput, Unreadable};
 use tokio::time::{Instant, timeout};
 
-use crate::pieces::{Pieces, Whole};
 use crate::text::{cut, one_line, visible};
 use crate::tool_lines::{argument, label};
+use render::text_deltas::{DeltaMerger, MergedText};
 
 /// How much of one text is shown; all of it is in the job's files.
 const LONGEST_TEXT: usize = 20_000;
@@ -53,7 +53,7 @@ pub enum Piece {
 pub struct Transcript {
     /// Whether the last thing that was shown is the words that the next piece goes on with.
     growing: bool,
-    pieces: Pieces,
+    deltas: DeltaMerger,
     /// How many things were told.
     pub told: u64,
 }
@@ -85,7 +85,7 @@ impl Transcript {
             }
             AgentEvent::Text { text, part: TextPart::Whole, within: None } => self.whole(text, was_growing),
             AgentEvent::Text { text, part: TextPart::Partial, within: None } => {
-                self.pieces.add(&text.decode());
+                self.deltas.add(&text.decode());
                 self.growing = true;
                 Some(grown(bounded(text), was_growing))
             }
@@ -109,7 +109,7 @@ impl Transcript {
             event => {
                 // Afterwards the agent begins its answer again.
                 if matches!(event, AgentEvent::Retry { .. }) {
-                    self.pieces.forget();
+                    self.deltas.clear();
                 }
                 let note = note(event);
                 self.growing = was_growing && note.is_none();
@@ -120,13 +120,13 @@ impl Transcript {
 
     /// Words that may have been shown in pieces already.
     fn whole(&mut self, text: &AgentText<'_>, was_growing: bool) -> Option<Piece> {
-        match self.pieces.whole(&text.decode()) {
-            Whole::Anew(_) => Some(Piece::Said { text: bounded(text), within: false }),
-            Whole::GoesOn("") => {
-                self.growing = was_growing && self.pieces.are_open();
+        match self.deltas.merge(&text.decode()) {
+            MergedText::New(_) => Some(Piece::Said { text: bounded(text), within: false }),
+            MergedText::Continues("") => {
+                self.growing = was_growing && self.deltas.is_pending();
                 None
             }
-            Whole::GoesOn(rest) => Some(grown(bounded_text(rest), was_growing)),
+            MergedText::Continues(rest) => Some(grown(bounded_text(rest), was_growing)),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! What a person types and what the program answers, as transcripts: every `*.md` here is played by `trycmd` with the real program, a
-//! real daemon and the scripted agent, in a home of its own. `TRYCMD=overwrite` writes down what is answered now; read the difference.
+//! Command-line transcripts: `trycmd` runs every `*.md` here with the real program, a
+//! real daemon and the scripted agent, in its own home. `TRYCMD=overwrite` records the current output; review the difference.
 //!
-//! What changes from run to run is told in words that do not (see `redaction`), and which stream a line was on is told, too. For that
-//! this binary is also the one who types (see `person`), so it has a `main` of its own. The `--help` of every command is compared with
-//! `docs/cli.md` by `front`.
+//! Varying parts are replaced by stable text (see `redaction`), and lines of stderr are marked. For that
+//! this binary also runs the commands (see `person`), so it has its own `main`. The `--help` of every command is compared with
+//! `docs/cli.md` by `e2e`.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
 mod person;
@@ -18,7 +18,7 @@ use libtest_mimic::{Arguments, Trial};
 
 use scene::Scene;
 
-/// Longer than anything takes on a busy machine.
+/// Bounds a transcript. Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn main() -> ExitCode {

@@ -1,8 +1,8 @@
-//! The one who types: what stands after a `$` in a transcript comes here, and goes to the real program from here.
+//! Runs the commands of a transcript: the text after a `$` is passed on to the real program.
 //!
-//! - `switchboard …`: `%1` is the first job that was placed, `%2` the second; `\n` is the end of a line.
-//! - `until JOB WORD`: waits until the agent of a job has said a word.
-//! - `write FILE TEXT`: writes a file of the scene.
+//! - `switchboard …`: `%1` is the first submitted job, `%2` the second; `\n` is a line feed.
+//! - `until JOB TEXT`: waits until the agent of a job has printed a text.
+//! - `write FILE TEXT`: writes a file of the harness.
 
 use std::fs::File;
 use std::io::{Write, stdout};
@@ -13,15 +13,15 @@ use std::{env, fs, thread};
 
 use crate::{redaction, scene};
 
-/// The variable that says where the scene is.
+/// The variable with the root directory of the harness.
 pub const SCENE: &str = "SWITCHBOARD_TEST_SCENE";
-/// What can be typed.
+/// The commands of a transcript.
 pub const COMMANDS: [&str; 3] = ["switchboard", "until", "write"];
-/// Less than a transcript has.
+/// Less than the timeout of a transcript.
 const PATIENCE: Duration = Duration::from_secs(50);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Types, when this process was started for that.
+/// Runs a command if this process was started for that.
 pub fn type_if_asked() -> Option<ExitCode> {
     let folder = PathBuf::from(env::var_os(SCENE)?);
     let mut words = env::args();
@@ -38,7 +38,7 @@ pub fn type_if_asked() -> Option<ExitCode> {
     })
 }
 
-/// The jobs of the scene, the oldest first. Their ids begin with the time.
+/// Returns the jobs of the harness, oldest first. Their ids start with a timestamp.
 pub fn jobs(folder: &Path) -> Vec<String> {
     let Ok(found) = folder.join("switchboard/state/jobs").read_dir() else { return Vec::new() };
     let mut jobs: Vec<String> =
@@ -71,7 +71,7 @@ fn switchboard(folder: &Path, words: &[String]) -> ExitCode {
     code
 }
 
-/// The exit code of a program. One that does not end is ended: it would call the next daemon when the scene is over.
+/// Returns the exit code of a program. A program that hangs is killed: it would start the next daemon after the test.
 fn patiently(child: &mut Child) -> ExitCode {
     let patience = Instant::now() + PATIENCE;
     loop {

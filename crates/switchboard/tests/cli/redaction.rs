@@ -1,4 +1,4 @@
-//! What changes from run to run and from machine to machine, in words that do not: ids, times, places, what can be confined here.
+//! Replaces varying parts by stable text: ids, durations, paths and the sandbox of this machine.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use regex::{Captures, Regex};
 use crate::person;
 use crate::scene::PROGRAM;
 
-/// What is replaced by what, in this order, when jobs and places have their names.
+/// The replacements, in this order, after jobs and paths.
 const WORDS: [(&str, &str); 15] = [
     (r#""durations":\[.*?\]"#, r#""durations":[HOW LONG]"#),
     (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "[SESSION]"),
@@ -28,7 +28,7 @@ const WORDS: [(&str, &str); 15] = [
     (r"(?m)^connections: \d+", "connections: [NUMBER]"),
 ];
 
-/// A stream without what changes.
+/// Redacts a stream.
 pub fn of(folder: &Path, words: &[String], text: &str) -> String {
     let mut text = text.replace(folder.to_str().unwrap(), "/scene");
     let here = Path::new(PROGRAM).parent().unwrap();
@@ -45,7 +45,7 @@ pub fn of(folder: &Path, words: &[String], text: &str) -> String {
     Regex::new(r"(?m) +$").unwrap().replace_all(&text.replace('\x1b', "ESC"), "").into_owned()
 }
 
-/// Ids, and beginnings of ids, as the numbers of the jobs.
+/// Replaces ids and prefixes of ids by job numbers.
 fn with_named_jobs(folder: &Path, text: &str) -> String {
     let jobs = person::jobs(folder);
     let id = Regex::new(r"\b[0-9a-f]{8}-[0-9a-f]{4}(-[0-9a-f]{0,4}){0,3}[0-9a-f]{0,8}").unwrap();
@@ -57,7 +57,7 @@ fn with_named_jobs(folder: &Path, text: &str) -> String {
     id.replace_all(text, name).into_owned()
 }
 
-/// JSON whose objects of that name are left out.
+/// Removes the objects with a name from JSON.
 fn without_object(text: &str, name: &str) -> String {
     let begins = Regex::new(&format!(r#""{name}": ?\{{"#)).unwrap();
     let Some(found) = begins.find(text) else { return text.to_owned() };

@@ -1,4 +1,4 @@
-//! Where a transcript is played: a home, a folder to work in, nothing else in the PATH, and nothing left running afterwards.
+//! The environment of a transcript: a home, a working directory and an empty PATH. Stops the daemon afterwards.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -33,13 +33,13 @@ impl Scene {
         self.root.path()
     }
 
-    /// What can be typed.
+    /// Returns the commands of a transcript.
     pub fn commands(&self) -> Vec<(&'static str, Bin)> {
         let place = |name: &str| -> PathBuf { self.folder().join("types").join(name) };
         person::COMMANDS.iter().map(|name| (*name, Bin::Path(place(name)))).collect()
     }
 
-    /// The transcript is over: the daemon, if there is one, ends and takes all its jobs with it.
+    /// Stops the daemon, if there is one, and cancels its jobs.
     pub fn end(&self) {
         if run(self.folder(), &["status"]).status.success() {
             let stopped = run(self.folder(), &["stop", "--cancel"]);
@@ -57,7 +57,7 @@ impl Drop for Scene {
     }
 }
 
-/// The program as it is started there: it knows no terminal, no locale and nothing of the user who runs the tests.
+/// Creates a command without a terminal, a locale and the variables of the user who runs the tests.
 pub fn program(folder: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     command

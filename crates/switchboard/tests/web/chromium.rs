@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::bed::Bed;
+use crate::bed::Harness as Bed;
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts");
 const SCENES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/web/browser.mjs");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 
-use crate::bed::{Bed, stderr};
+use crate::bed::{Harness as Bed, stderr};
 use crate::visitor::{Visitor, link, place, play};
 
 #[test]

@@ -1,7 +1,7 @@
 //! The web page of a real daemon: over plain HTTP, and in a real browser where there is one.
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "a test may")]
 
-#[path = "../front/bed.rs"]
+#[path = "../e2e/harness.rs"]
 #[expect(dead_code, reason = "the bed has more than this suite needs")]
 mod bed;
 mod chromium;

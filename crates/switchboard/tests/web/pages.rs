@@ -1,6 +1,6 @@
 //! What the pages show.
 
-use crate::bed::Bed;
+use crate::bed::Harness as Bed;
 use crate::visitor::{Visitor, place, play};
 
 /// What would run if it were taken for markup, in every place where an agent or a caller can put words.

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::bed::{Bed, stdout};
+use crate::bed::{Harness as Bed, stdout};
 
 /// Longer than anything takes on a busy machine; a test that needs it has failed.
 const PATIENCE: Duration = Duration::from_mins(1);

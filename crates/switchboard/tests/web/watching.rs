@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use crate::bed::Bed;
+use crate::bed::Harness as Bed;
 use crate::visitor::{Visitor, place};
 
 #[test]
@@ -65,7 +65,7 @@ fn the_daemon_ends_though_pages_are_open() {
         let mut half = TcpStream::connect(&visitor.address).unwrap();
         half.write_all(b"GET / HTTP/1.1\r\nHost:").unwrap();
         let deaf = visitor.request("GET", "/live", &[], "");
-        let daemon = bed.running().unwrap();
+        let daemon = bed.running_daemon().unwrap();
         let output = bed.run(args);
         assert!(output.status.success(), "{output:?}");
         daemon.wait();

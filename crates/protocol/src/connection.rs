@@ -1,0 +1,220 @@
+//! Connects to the running daemon and exchanges greetings.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Pid, geteuid};
+
+use crate::greeting::{
+    ClientRole, ErrorReply, Greeting, Hello, MAX_GREETING_BYTES, PROTOCOL_VERSION, PeerVersion, Welcome,
+};
+use crate::home::SwitchboardHome;
+use crate::lock::{LockHolder, is_locked};
+use crate::socket;
+
+/// The timeout of the daemon's greeting.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long to wait for a live daemon without a socket. The daemon recreates a removed socket within 5 s.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(7);
+/// The interval between connection attempts.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A connection to a daemon, after the greetings.
+#[derive(Debug)]
+pub struct DaemonConnection {
+    /// The reading half. It may hold buffered bytes.
+    pub reader: BufReader<UnixStream>,
+    /// The writing half.
+    pub writer: UnixStream,
+    /// The daemon's greeting.
+    pub welcome: Welcome,
+    /// The daemon's process, from `SO_PEERCRED`.
+    pub process: Pid,
+}
+
+/// Connects to the running daemon. `environment` is passed on to the agents of submitted calls.
+pub fn connect(
+    home: &SwitchboardHome,
+    role: ClientRole,
+    environment: Option<&BTreeMap<String, String>>,
+) -> Result<DaemonConnection, ConnectError> {
+    let stream = connect_socket(home)?;
+    let peer = socket_peercred(&stream).map_err(|errno| ConnectError::Broken(errno.into()))?;
+    if peer.uid != geteuid() {
+        return Err(ConnectError::OtherUser { uid: peer.uid.as_raw() });
+    }
+    greet(stream, peer.pid, role, environment)
+}
+
+/// Connects like [`connect`], and waits for a daemon that holds its lock but does not listen yet.
+pub fn connect_when_ready(
+    home: &SwitchboardHome,
+    role: ClientRole,
+) -> Result<DaemonConnection, ConnectError> {
+    let deadline = Instant::now() + SOCKET_TIMEOUT;
+    loop {
+        match connect(home, role, None) {
+            Err(ConnectError::NotRunning) if is_locked(home.state()) && Instant::now() < deadline => {
+                sleep(RETRY_INTERVAL);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Tries the address in the lock file, then the default directories.
+fn connect_socket(home: &SwitchboardHome) -> Result<UnixStream, ConnectError> {
+    let announced = LockHolder::read_last(home.state()).and_then(|holder| holder.socket);
+    let name = std::fs::File::open(home.state()).and_then(|state| socket::socket_name(&state));
+    let default = name.ok().into_iter().flat_map(|name| {
+        home.socket_directories()
+            .into_iter()
+            .map(move |directory| directory.join(&name))
+            .collect::<Vec<PathBuf>>()
+    });
+    for path in announced.into_iter().chain(default) {
+        match socket::connect(&path) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if has_no_listener(&error) => {}
+            Err(error) => return Err(ConnectError::Broken(error)),
+        }
+    }
+    Err(ConnectError::NotRunning)
+}
+
+fn has_no_listener(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory
+    )
+}
+
+fn greet(
+    mut stream: UnixStream,
+    process: Pid,
+    role: ClientRole,
+    environment: Option<&BTreeMap<String, String>>,
+) -> Result<DaemonConnection, ConnectError> {
+    stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
+    stream.set_write_timeout(Some(GREETING_TIMEOUT))?;
+    let cwd = env::current_dir().ok().and_then(|directory| directory.into_os_string().into_string().ok());
+    let mut hello = Hello {
+        peer: PeerVersion::current(),
+        role,
+        cwd,
+        pid: std::process::id(),
+        environment: environment.cloned(),
+    };
+    let mut line = encode_greeting(&hello)?;
+    if line.len() >= MAX_GREETING_BYTES {
+        // Calls then use the daemon's own variables, like those of HTTP clients.
+        hello.environment = None;
+        line = encode_greeting(&hello)?;
+    }
+    // A daemon that rejects the connection may have closed it before it read this; its reply is readable nevertheless.
+    let _ = stream.write_all(&line);
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut reply = Vec::new();
+    match (&mut reader).take(MAX_GREETING_BYTES as u64).read_until(b'\n', &mut reply) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            return Err(ConnectError::Unresponsive { pid: process.as_raw_pid() });
+        }
+        // The daemon exited between connect and greeting; the caller may start another.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(ConnectError::NotRunning),
+        Ok(_) if !reply.ends_with(b"\n") => return Err(ConnectError::NotRunning),
+        read => drop(read?),
+    }
+    let welcome = parse_welcome(&reply, process)?;
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    Ok(DaemonConnection { reader, writer: stream, welcome, process })
+}
+
+fn encode_greeting(hello: &Hello) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(&Greeting { switchboard: hello })?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn parse_welcome(reply: &[u8], process: Pid) -> Result<Welcome, ConnectError> {
+    let not_a_daemon = || ConnectError::NotADaemon { pid: process.as_raw_pid() };
+    let Greeting { switchboard: peer } =
+        serde_json::from_slice::<Greeting<PeerVersion>>(reply).map_err(|_| not_a_daemon())?;
+    if peer.protocol != PROTOCOL_VERSION {
+        let error = ErrorReply::protocol_mismatch(&PeerVersion::current(), &peer);
+        return Err(ConnectError::ProtocolMismatch { pid: process.as_raw_pid(), error });
+    }
+    let Greeting { switchboard: welcome } =
+        serde_json::from_slice::<Greeting<Welcome>>(reply).map_err(|_| not_a_daemon())?;
+    match welcome.error {
+        Some(error) => Err(ConnectError::Rejected(error)),
+        None => Ok(welcome),
+    }
+}
+
+/// The connection to the daemon failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No process listens.
+    #[error("no daemon is running")]
+    NotRunning,
+    /// Another user's process listens.
+    #[error("the daemon on the socket belongs to user {uid}")]
+    OtherUser {
+        /// The user.
+        uid: u32,
+    },
+    /// No greeting arrived in time.
+    #[error("the daemon (pid {pid}) does not respond")]
+    Unresponsive {
+        /// The daemon.
+        pid: i32,
+    },
+    /// The reply is not a greeting.
+    #[error("the process listening on the daemon's socket (pid {pid}) is not a Switchboard daemon")]
+    NotADaemon {
+        /// The process.
+        pid: i32,
+    },
+    /// The daemon rejected the connection or the request.
+    #[error("the daemon rejected the request: {}", .0.message)]
+    Rejected(ErrorReply),
+    /// The protocol versions differ.
+    #[error("{}", error.message)]
+    ProtocolMismatch {
+        /// The daemon.
+        pid: i32,
+        /// Both versions and the remedy.
+        error: ErrorReply,
+    },
+    /// The connection broke.
+    #[error("lost the connection to the daemon")]
+    Broken(#[from] io::Error),
+}
+
+impl ConnectError {
+    /// Returns the remedy, as an imperative.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NotRunning => "start one with `switchboard serve`".to_owned(),
+            Self::OtherUser { .. } => "set SWITCHBOARD_HOME to a directory of your own".to_owned(),
+            Self::Unresponsive { pid } => {
+                format!(
+                    "run `kill -CONT {pid}` if it is suspended, otherwise `kill {pid}`; running jobs continue"
+                )
+            }
+            Self::NotADaemon { pid } => format!("check what process {pid} is, and stop it"),
+            Self::Rejected(error) | Self::ProtocolMismatch { error, .. } => error.hint.clone(),
+            Self::Broken(_) => {
+                "retry; see the daemon log for details (`switchboard config` prints its path)".to_owned()
+            }
+        }
+    }
+}

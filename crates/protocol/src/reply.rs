@@ -1,0 +1,331 @@
+//! Replies of the daemon: one or more JSON lines per request. All but the last have `more`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use model::{AgentEvent, AgentKind, StateName};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::greeting::ErrorReply;
+
+/// The `event` field of a [`waiting_event`].
+const WAITING: &str = "waiting";
+
+/// One line of a reply. `A` is the answer of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReplyLine<A> {
+    /// The reply.
+    #[serde(flatten)]
+    pub reply: DaemonReply<A>,
+    /// Is true if another line follows for the same request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
+}
+
+/// A reply of the daemon. `A` is the answer of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum DaemonReply<A> {
+    /// The status of the daemon.
+    Status(DaemonStatus),
+    /// The settings of the daemon.
+    Settings {
+        /// Every setting by name, as TOML; `None` if a command-line option set it.
+        settings: BTreeMap<String, Option<String>>,
+    },
+    /// The daemon is waiting for running jobs before it stops.
+    Draining {
+        /// The number of running jobs.
+        running: u64,
+    },
+    /// The daemon is stopping.
+    #[serde(rename = "ending")]
+    Stopping,
+    /// The request is invalid.
+    Error(ErrorReply),
+    /// The call was submitted.
+    #[serde(rename = "placed")]
+    Submitted(SubmitReply),
+    /// A run of a job has started.
+    Run {
+        /// The number of the run, from 1.
+        number: u32,
+    },
+    /// A `model::AgentEvent` of a job's agent.
+    Event {
+        /// The event.
+        #[serde(rename = "said")]
+        event: Value,
+    },
+    /// A job's agent wrote to stderr.
+    Stderr {
+        /// The text.
+        text: String,
+    },
+    /// A chunk of an agent's output.
+    Bytes {
+        /// Each character is one byte, so that output that is not UTF-8 survives.
+        latin1: String,
+    },
+    /// The end of a stream.
+    Done,
+    /// The answer of a job.
+    Answer(Box<A>),
+    /// The answers of several jobs, in the order of the request.
+    Answers {
+        /// The answers.
+        answers: Vec<A>,
+    },
+    /// A list of jobs.
+    Jobs {
+        /// The jobs, newest first.
+        jobs: Vec<JobListEntry>,
+        /// The number of jobs that match, listed or not.
+        total: u64,
+    },
+    /// A job is being canceled, or is canceled.
+    Cancelled {
+        /// The job.
+        job_id: String,
+        /// The state before the request.
+        previous: StateName,
+        /// The state now. A job that is still running is being stopped.
+        now: StateName,
+    },
+    /// A link to the web page.
+    Link {
+        /// A one-time link that logs a browser in and expires soon.
+        url: String,
+    },
+    /// Aggregated statistics.
+    Stats(JobStats),
+    /// A request about jobs was rejected.
+    #[serde(rename = "refused")]
+    Rejected {
+        /// The category, which decides the exit code.
+        #[serde(rename = "about")]
+        category: ErrorCategory,
+        /// The message and its hint.
+        #[serde(rename = "why")]
+        error: ErrorReply,
+    },
+}
+
+/// The status of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonStatus {
+    /// Its version.
+    pub version: String,
+    /// Its protocol version.
+    pub protocol: u32,
+    /// Its process id.
+    pub pid: u32,
+    /// The name under which it owns jobs.
+    pub owner: String,
+    /// The time since it started.
+    pub uptime_ms: u64,
+    /// Its state directory.
+    pub state: PathBuf,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// Its log.
+    pub log: PathBuf,
+    /// Its HTTP endpoint; `None` if it does not serve HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpStatus>,
+    /// The number of client connections, including the one that sent the request.
+    pub connections: u64,
+    /// The number of running jobs.
+    pub running: u64,
+    /// The number of queued jobs.
+    pub queued: u64,
+    /// Its phase.
+    pub phase: DaemonPhase,
+    /// The reason why it rejects calls; `None` if it accepts them, or does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<ErrorReply>,
+}
+
+/// The HTTP endpoint of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpStatus {
+    /// The URL of the MCP endpoint.
+    pub url: String,
+    /// The file that contains the bearer token.
+    pub token_file: PathBuf,
+}
+
+impl fmt::Display for HttpStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (token in {})", self.url, self.token_file.display())
+    }
+}
+
+/// The phase of a daemon. Later phases are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DaemonPhase {
+    /// It accepts calls.
+    Open,
+    /// It waits for running jobs and stops afterwards.
+    Draining,
+    /// It is stopping.
+    #[serde(rename = "ending")]
+    Stopping,
+}
+
+/// A submitted call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmitReply {
+    /// The job.
+    pub job_id: String,
+    /// The directory of its files.
+    #[serde(rename = "folder")]
+    pub directory: PathBuf,
+    /// The file with its status.
+    pub status_file: PathBuf,
+    /// The stdout of the agent.
+    pub output_file: PathBuf,
+    /// The stderr of the agent.
+    pub error_file: PathBuf,
+    /// The file that will contain the answer.
+    pub result_file: PathBuf,
+    /// The number of secrets that were removed from its texts.
+    #[serde(default)]
+    pub redactions: usize,
+}
+
+/// A job in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobListEntry {
+    /// The job id.
+    pub job_id: String,
+    /// The state.
+    pub status: StateName,
+    /// The agent.
+    pub agent: AgentKind,
+    /// The requested model, or the one that answered.
+    pub model: Option<String>,
+    /// The tool that submitted the job.
+    pub tool: String,
+    /// The caller's name for the task.
+    pub task: String,
+    /// The working directory.
+    pub cwd: String,
+    /// The session.
+    pub session_id: Option<String>,
+    /// The time of submission, in milliseconds since 1970.
+    pub created_at_ms: u64,
+    /// The run time, so far or in total.
+    pub duration_ms: Option<u64>,
+    /// The input and output tokens.
+    pub tokens: Option<u64>,
+    /// The cost, if the agent reports it.
+    pub cost_usd: Option<f64>,
+    /// The kind of failure.
+    pub error: Option<String>,
+    /// The start of the prompt.
+    pub prompt: String,
+}
+
+/// Aggregated statistics of jobs.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct JobStats {
+    /// The number of jobs in each state.
+    pub states: Vec<(StateName, u64)>,
+    /// The ended jobs by agent, model and day, newest day first.
+    pub rows: Vec<DailyStats>,
+    /// The number of newest jobs that the quantiles cover.
+    pub quantiles_from: u64,
+    /// A histogram of their durations; empty if the daemon is too old to report it.
+    #[serde(default)]
+    pub durations: Vec<DurationBucket>,
+}
+
+/// A bucket of a duration histogram: jobs that took at most `up_to_ms` and longer than the bucket before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DurationBucket {
+    /// The upper bound in milliseconds; `None` for the last bucket.
+    pub up_to_ms: Option<u64>,
+    /// The number of jobs.
+    pub calls: u64,
+}
+
+/// The ended jobs of one agent, model and day.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DailyStats {
+    /// The day (UTC) of submission, as 2026-01-31.
+    pub day: String,
+    /// The agent.
+    pub agent: AgentKind,
+    /// The model.
+    pub model: Option<String>,
+    /// The number of ended jobs.
+    pub calls: u64,
+    /// The number of completed jobs.
+    pub completed: u64,
+    /// The median duration.
+    pub p50_ms: Option<u64>,
+    /// The 95th percentile of the duration.
+    pub p95_ms: Option<u64>,
+    /// The sum of the durations.
+    pub duration_ms: u64,
+    /// The input tokens.
+    pub input_tokens: u64,
+    /// The output tokens.
+    pub output_tokens: u64,
+    /// The cost that the agents reported.
+    pub cost_usd: f64,
+}
+
+/// The category of a rejection, from which a command derives its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCategory {
+    /// The request is invalid.
+    Input,
+    /// The agent is not installed or not usable.
+    Agent,
+    /// The working directory is not usable.
+    Directory,
+    /// The state directory or the store is not writable, for example because the disk is full.
+    Storage,
+    /// Any other category, including those of newer daemons.
+    #[serde(other)]
+    Other,
+}
+
+/// Converts an event to JSON. An event that is nested too deeply becomes a warning, so that it does not abort the stream.
+pub fn event_to_json(event: &AgentEvent<'_>) -> Value {
+    serde_json::to_value(event).unwrap_or_else(
+        |error| json!({ "event": "warning", "message": format!("cannot encode an event: {error}") }),
+    )
+}
+
+/// Creates the event that reports why a job is waiting. A follower that reconnects does not receive it again.
+pub fn waiting_event(reason: &str) -> Value {
+    json!({ "event": WAITING, "reason": reason })
+}
+
+/// Returns whether an event is a [`waiting_event`].
+pub fn is_waiting_event(event: &Value) -> bool {
+    event["event"] == WAITING
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_tagged_by_name() {
+        type Line = ReplyLine<()>;
+        let line = |reply, more| serde_json::to_string(&Line { reply, more }).unwrap();
+        let draining = line(DaemonReply::Draining { running: 2 }, true);
+        assert_eq!(draining, r#"{"reply":"draining","running":2,"more":true}"#);
+        let last = line(DaemonReply::Stopping, false);
+        assert_eq!(last, r#"{"reply":"ending"}"#);
+        assert!(!serde_json::from_str::<Line>(&last).unwrap().more);
+    }
+}

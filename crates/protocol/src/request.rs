@@ -1,0 +1,152 @@
+//! Requests to the daemon, one JSON object per line.
+
+use model::{AgentKind, CallSpec, StateName};
+use serde::{Deserialize, Serialize};
+
+/// A request of a command. Jobs are named by their id or a unique prefix of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum DaemonRequest {
+    /// Returns the status of the daemon.
+    Status,
+    /// Returns the settings that the daemon started with.
+    Settings,
+    /// Stops the daemon.
+    Stop {
+        /// The treatment of running jobs.
+        #[serde(rename = "how")]
+        mode: StopMode,
+    },
+    /// Submits a call.
+    #[serde(rename = "place")]
+    Submit(Box<SubmitRequest>),
+    /// Streams the events of a job from its start; the last line is its answer.
+    Follow {
+        /// The job.
+        job: String,
+    },
+    /// Lists jobs.
+    Jobs(JobQuery),
+    /// Returns the answer of a job.
+    Job {
+        /// The job.
+        job: String,
+    },
+    /// Streams the output of a job's agent.
+    Output {
+        /// The job.
+        job: String,
+        /// The stream.
+        stream: OutputStream,
+        /// Continues until the job ends.
+        follow: bool,
+    },
+    /// Waits until jobs have ended.
+    Wait {
+        /// The jobs.
+        jobs: Vec<String>,
+        /// Returns when the first of them has ended.
+        any: bool,
+        /// The timeout in milliseconds; `None` waits without limit.
+        timeout_ms: Option<u64>,
+    },
+    /// Cancels a job.
+    Cancel {
+        /// The job.
+        job: String,
+    },
+    /// Submits an ended job again.
+    Retry {
+        /// The job.
+        job: String,
+    },
+    /// Returns a one-time link to the web page.
+    Open,
+    /// Returns aggregated statistics.
+    Stats {
+        /// Includes only jobs submitted at this time or later, in milliseconds since 1970.
+        since_ms: Option<u64>,
+    },
+}
+
+impl DaemonRequest {
+    /// Returns the job that the request names, if it names exactly one.
+    pub fn job(&self) -> Option<&str> {
+        match self {
+            Self::Follow { job }
+            | Self::Job { job }
+            | Self::Output { job, .. }
+            | Self::Cancel { job }
+            | Self::Retry { job } => Some(job),
+            Self::Wait { jobs, .. } => jobs.first().filter(|_| jobs.len() == 1).map(String::as_str),
+            _ => None,
+        }
+    }
+}
+
+/// The treatment of running jobs when the daemon stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopMode {
+    /// Waits for running jobs and starts no others.
+    Drain,
+    /// Exits immediately. Running jobs continue, and the next daemon recovers them.
+    Now,
+    /// Cancels running jobs first.
+    Cancel,
+}
+
+/// An output stream of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputStream {
+    /// stdout.
+    Output,
+    /// stderr.
+    Error,
+}
+
+/// A call to submit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SubmitRequest {
+    /// The call.
+    pub call: CallSpec,
+    /// The caller's name for the task.
+    pub task: String,
+    /// The idempotency key: a client repeats the request if the daemon dies before the reply.
+    pub key: String,
+    /// Is true if the caller does not wait for the answer.
+    pub background: bool,
+}
+
+/// A filter for jobs. `None` and an empty list match all jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct JobQuery {
+    /// The states.
+    #[serde(default)]
+    pub states: Vec<StateName>,
+    /// The agent.
+    #[serde(default)]
+    pub agent: Option<AgentKind>,
+    /// The tool that submitted the job.
+    #[serde(default)]
+    pub tool: Option<String>,
+    /// The task.
+    #[serde(default)]
+    pub task: Option<String>,
+    /// The maximum number of jobs.
+    pub limit: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_tagged_by_name() {
+        let line = serde_json::to_string(&DaemonRequest::Stop { mode: StopMode::Drain }).unwrap();
+        assert_eq!(line, r#"{"request":"stop","how":"drain"}"#);
+        let status = serde_json::from_str::<DaemonRequest>(r#"{"request":"status"}"#).unwrap();
+        assert_eq!(status, DaemonRequest::Status);
+    }
+}

@@ -1,0 +1,154 @@
+//! Builds the specification of a call from the arguments of `switchboard call`.
+
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use agents::{LaunchError, PromptLimit};
+use model::{AgentKind, CallPolicy, CallSpec, Limits, Mode, Preset, Requirement, SessionChoice};
+
+use crate::cli::CallArgs;
+use crate::config::Config;
+use crate::exit_status::ExitStatus;
+use crate::failure::CommandError;
+use crate::output;
+use crate::view::OutputMode;
+
+/// The maximum number of bytes of an oversized prompt that are counted: stdin may be endless.
+const MAX_COUNTED_BYTES: u64 = 1 << 30;
+
+/// Builds the specification. Reads the prompt from stdin if the arguments name none.
+pub fn build(args: &CallArgs, config: &Config) -> Result<CallSpec, CallSpecError> {
+    let cwd = resolve_directory("--cwd", &args.cwd)?;
+    let add_dirs = args.add_dir.iter().map(|directory| resolve_directory("--add-dir", directory));
+    let add_dirs = add_dirs.collect::<Result<_, _>>()?;
+    if let Some(policy) = args.policy.filter(|policy| args.observe && policy.contradicts_observe()) {
+        return Err(CallSpecError::ObserveWrites { policy });
+    }
+    let session = match (&args.session, args.go_on) {
+        (Some(id), _) => SessionChoice::Resume(id.clone()),
+        (None, true) => SessionChoice::ContinueLatest,
+        (None, false) => SessionChoice::New,
+    };
+    let call = CallSpec {
+        add_dirs,
+        model: args.model.clone(),
+        session,
+        mode: if args.observe { Mode::Observe } else { Mode::Execute },
+        max_turns: args.max_turns,
+        watched: !args.background && OutputMode::from_args(args).is_watched(),
+        policy: policy(args, config),
+        limits: Limits {
+            wall: Some(args.timeout.unwrap_or(config.limits.timeout)),
+            idle: args.idle.or(config.limits.idle),
+            start: args.start.or(config.limits.start),
+            ..Limits::default()
+        },
+        ..CallSpec::new(args.agent, read_prompt(args)?, cwd)
+    };
+    let trusted = args.trust_workspace || config.sandbox.trust_workspaces;
+    Ok(if trusted { call.with_trusted_workspace() } else { call })
+}
+
+/// Resolves a directory that an option names.
+fn resolve_directory(option: &'static str, directory: &Path) -> Result<PathBuf, CallSpecError> {
+    let real = directory.canonicalize();
+    let real =
+        real.map_err(|source| CallSpecError::Directory { option, directory: directory.to_owned(), source })?;
+    // The request to the daemon is JSON.
+    if real.to_str().is_none() {
+        return Err(LaunchError::NotUnicode { directory: real }.into());
+    }
+    Ok(real)
+}
+
+/// Returns the policy of the arguments, completed by the configuration.
+fn policy(args: &CallArgs, config: &Config) -> CallPolicy {
+    let default = config.sandbox.policy.clone();
+    let requirement = match (args.require, args.best_effort) {
+        (true, _) => Requirement::Require,
+        (false, true) => Requirement::BestEffort,
+        (false, false) => default.requirement,
+    };
+    CallPolicy {
+        preset: args.policy.unwrap_or(default.preset),
+        network: args.network.clone().unwrap_or(default.network),
+        requirement,
+        ..default
+    }
+}
+
+fn read_prompt(args: &CallArgs) -> Result<String, CallSpecError> {
+    match args.prompt.as_deref() {
+        None | Some("-") => {
+            if io::stdin().is_terminal() {
+                output::aside(
+                    "reading the prompt from the terminal; press Ctrl-D on an empty line to send it",
+                );
+            }
+            let mut bytes = Vec::new();
+            let limit = agents::MAX_PROMPT_BYTES as u64 + 1;
+            let mut stdin = io::stdin().lock();
+            (&mut stdin).take(limit).read_to_end(&mut bytes).map_err(CallSpecError::Prompt)?;
+            if bytes.len() > agents::MAX_PROMPT_BYTES {
+                reject_oversized(args.agent, &bytes, stdin.take(MAX_COUNTED_BYTES))?;
+            }
+            String::from_utf8(bytes).map_err(|_| CallSpecError::PromptNotUtf8)
+        }
+        Some(text) => Ok(text.to_owned()),
+    }
+}
+
+/// Rejects a prompt that exceeds the limit of every agent, and reports its real size: the rest is counted and dropped.
+fn reject_oversized(agent: AgentKind, head: &[u8], mut rest: impl Read) -> Result<(), CallSpecError> {
+    // Every character has exactly one byte that is not a UTF-8 continuation byte.
+    let chars = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
+    let (mut byte_count, mut char_count) = (head.len(), chars(head));
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match rest.read(&mut buffer).map_err(CallSpecError::Prompt)? {
+            0 => break,
+            length => {
+                byte_count += length;
+                char_count += chars(&buffer[..length]);
+            }
+        }
+    }
+    Ok(PromptLimit::for_agent(agent).check(agent, byte_count, char_count)?)
+}
+
+/// The arguments do not specify a valid call.
+#[derive(Debug, thiserror::Error)]
+pub enum CallSpecError {
+    #[error("cannot read the prompt from stdin")]
+    Prompt(#[source] io::Error),
+    #[error("the prompt is not valid UTF-8")]
+    PromptNotUtf8,
+    #[error("cannot use directory `{}`", directory.display())]
+    Directory { option: &'static str, directory: PathBuf, source: io::Error },
+    #[error("`--observe` conflicts with `--policy {policy}`, which lets the agent write")]
+    ObserveWrites { policy: Preset },
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+}
+
+impl CommandError for CallSpecError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Prompt(_) => return None,
+            Self::PromptNotUtf8 => "convert it to UTF-8, for example with `iconv`".to_owned(),
+            Self::Directory { option, .. } => format!("pass an existing directory with `{option}`"),
+            Self::ObserveWrites { .. } => {
+                "omit one of them, or use `--policy observe` or `--policy sealed`".to_owned()
+            }
+            Self::Launch(error) => error.hint(),
+        })
+    }
+
+    fn exit_status(&self) -> ExitStatus {
+        match self {
+            Self::Directory { .. } => ExitStatus::BadDirectory,
+            Self::Launch(error) => error.exit_status(),
+            Self::Prompt(_) | Self::PromptNotUtf8 | Self::ObserveWrites { .. } => ExitStatus::BadInput,
+        }
+    }
+}

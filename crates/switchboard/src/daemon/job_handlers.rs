@@ -1,0 +1,336 @@
+//! Handles the requests of commands about jobs.
+//!
+//! Translates between the socket protocol and the job service. A client that follows or waits may disconnect at any moment; the job
+//! continues.
+
+use std::io;
+use std::time::Duration;
+
+use calls::{
+    CallError, CallRequest, Followed, JobFilter, JobService, JobSummary, PageRequest, PrefixMatch, Stream,
+    Until,
+};
+use model::{Job, JobId, JobIdPrefix, Timestamp};
+use tokio::io::AsyncBufReadExt;
+use tokio::time::sleep;
+
+use protocol::{
+    DaemonRequest, ErrorCategory, ErrorReply, JobListEntry, JobQuery, OutputStream, ReplyLine, SubmitReply,
+    SubmitRequest, event_to_json, waiting_event,
+};
+
+use super::connection::ClientConnection;
+use crate::client::JobReply;
+use crate::job_stats;
+
+/// The tool name of jobs that commands submit.
+const TOOL: &str = "cli";
+/// The chunk size of an output stream.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// The poll interval of a followed output stream.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The hint for an unknown job.
+const LIST_JOBS_HINT: &str = "list jobs with `switchboard jobs`; old jobs are removed after a while";
+/// The timeout of a wait without a limit.
+const NO_TIMEOUT: Duration = Duration::from_hours(24 * 365);
+
+/// Handles a request and sends all lines of the reply. Fails only if the connection does.
+pub async fn handle(
+    service: &JobService,
+    request: DaemonRequest,
+    connection: &mut ClientConnection,
+) -> io::Result<()> {
+    let reply = match request {
+        DaemonRequest::Follow { job } => follow(service, &job, connection).await,
+        DaemonRequest::Output { job, stream, follow } => {
+            stream_output(service, &job, stream, follow, connection).await
+        }
+        DaemonRequest::Wait { jobs, any, timeout_ms } => {
+            wait(service, &jobs, any, timeout_ms, connection).await
+        }
+        request => handle_unary(service, request, connection).await.map(Some),
+    };
+    match reply {
+        Ok(Some(reply)) => connection.send(&ReplyLine { reply, more: false }).await,
+        // The client has disconnected.
+        Ok(None) => Err(io::ErrorKind::BrokenPipe.into()),
+        Err(HandlerError::Connection(error)) => Err(error),
+        Err(HandlerError::Rejected(category, error)) => {
+            connection.send(&ReplyLine { reply: JobReply::Rejected { category, error }, more: false }).await
+        }
+    }
+}
+
+/// A request could not be handled.
+enum HandlerError {
+    Connection(io::Error),
+    Rejected(ErrorCategory, ErrorReply),
+}
+
+impl From<io::Error> for HandlerError {
+    fn from(error: io::Error) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<CallError> for HandlerError {
+    fn from(error: CallError) -> Self {
+        let category = match &error {
+            CallError::NotReady(_) => ErrorCategory::Agent,
+            CallError::Cwd { .. } | CallError::CwdIsNoFolder { .. } | CallError::CwdIsRelative { .. } => {
+                ErrorCategory::Directory
+            }
+            CallError::Launch(error) if error.is_about_cwd() => ErrorCategory::Directory,
+            error if error.is_storage_failure() => ErrorCategory::Storage,
+            CallError::Store(_)
+            | CallError::StoppedUnkept { .. }
+            | CallError::Files { .. }
+            | CallError::State { .. }
+            | CallError::Copied { .. }
+            | CallError::Closing => ErrorCategory::Other,
+            _ => ErrorCategory::Input,
+        };
+        let hint = match &error {
+            CallError::NoEarlierSession { .. } => {
+                "omit `--continue` to start a session, or pass one with `--session`".to_owned()
+            }
+            CallError::SessionElsewhere { .. } => {
+                "pass its directory with `--cwd`, or a session with `--session`".to_owned()
+            }
+            CallError::StoppedUnkept { job, source } => {
+                format!("check it with `switchboard status {job}`; then {}", source.hint())
+            }
+            CallError::NoSuchJob { .. } => LIST_JOBS_HINT.to_owned(),
+            CallError::Closing => {
+                "wait for its running jobs, or stop it with `switchboard stop --now`; running jobs continue"
+                    .to_owned()
+            }
+            CallError::AlreadyEnded { job, .. } => format!("see its result with `switchboard status {job}`"),
+            error => error.hint(),
+        };
+        Self::Rejected(category, ErrorReply { message: model::error_chain(&error), hint })
+    }
+}
+
+/// Creates the reply that rejects a request.
+pub fn rejection(category: ErrorCategory, error: &dyn std::error::Error, hint: &str) -> JobReply {
+    let error = ErrorReply { message: model::error_chain(error), hint: hint.to_owned() };
+    JobReply::Rejected { category, error }
+}
+
+/// Handles a request with a one-line reply.
+async fn handle_unary(
+    service: &JobService,
+    request: DaemonRequest,
+    connection: &ClientConnection,
+) -> Result<JobReply, HandlerError> {
+    Ok(match request {
+        DaemonRequest::Submit(submit) => {
+            JobReply::Submitted(submit_call(service, *submit, connection).await?)
+        }
+        DaemonRequest::Retry { job } => {
+            let job = find_job(service, &job).await?;
+            if job.completed_at.is_none() {
+                let message = format!("job {} has not finished", job.id);
+                let hint = format!(
+                    "wait for it with `switchboard wait {0}`, or cancel it with `switchboard cancel {0}`",
+                    job.id
+                );
+                return Err(HandlerError::Rejected(ErrorCategory::Input, ErrorReply { message, hint }));
+            }
+            JobReply::Submitted(submit_reply(service.retry(job.id, connection.caller_environment()).await?))
+        }
+        DaemonRequest::Job { job } => {
+            let job = find_job(service, &job).await?;
+            JobReply::Answer(Box::new(service.answer(job.id).await?))
+        }
+        DaemonRequest::Cancel { job } => {
+            let job = find_job(service, &job).await?.id;
+            let calls::Cancellation { previous, now } = service.cancel(job).await?;
+            JobReply::Cancelled { job_id: job.to_string(), previous, now }
+        }
+        DaemonRequest::Jobs(query) => list_jobs(service, query).await?,
+        DaemonRequest::Stats { since_ms } => {
+            JobReply::Stats(job_stats::collect(service, since_ms.map(Timestamp::from_millis)).await?)
+        }
+        // Handled elsewhere.
+        request => {
+            let message = format!("unexpected request: {request:?}");
+            return Err(HandlerError::Rejected(
+                ErrorCategory::Other,
+                ErrorReply { message, hint: String::new() },
+            ));
+        }
+    })
+}
+
+async fn submit_call(
+    service: &JobService,
+    submit: SubmitRequest,
+    connection: &ClientConnection,
+) -> Result<SubmitReply, CallError> {
+    let SubmitRequest { call, task, key, background } = submit;
+    let request = CallRequest {
+        task: Some(task),
+        idempotency_key: Some(key),
+        fire_and_forget: background,
+        environment: connection.caller_environment(),
+        parent: connection.parent(service),
+        ..CallRequest::new(call, TOOL)
+    };
+    service.submit(request).await.map(submit_reply)
+}
+
+fn submit_reply(job: calls::SubmittedJob) -> SubmitReply {
+    let files = job.files;
+    SubmitReply {
+        job_id: job.job.to_string(),
+        directory: files.directory().to_owned(),
+        status_file: files.status(),
+        output_file: files.stream(Stream::Output),
+        error_file: files.stream(Stream::Error),
+        result_file: files.result(),
+        redactions: job.redactions,
+    }
+}
+
+/// Finds the job with an id or a unique prefix.
+async fn find_job(service: &JobService, given: &str) -> Result<Job, HandlerError> {
+    let invalid = |message: String, hint: String| {
+        HandlerError::Rejected(ErrorCategory::Input, ErrorReply { message, hint })
+    };
+    let prefix: JobIdPrefix = given
+        .trim()
+        .parse()
+        .map_err(|error: model::BadJobId| invalid(error.to_string(), error.hint().to_owned()))?;
+    match service.find(prefix).await? {
+        PrefixMatch::One(job) => Ok(*job),
+        PrefixMatch::Nothing => Err(invalid(format!("there is no job {given}"), LIST_JOBS_HINT.to_owned())),
+        PrefixMatch::Several(ids) => {
+            let ids: Vec<String> = ids.iter().map(JobId::to_string).collect();
+            Err(invalid(
+                format!("several job ids start with {given}"),
+                format!("pass a longer prefix of one of them: {}", ids.join(", ")),
+            ))
+        }
+    }
+}
+
+async fn list_jobs(service: &JobService, query: JobQuery) -> Result<JobReply, HandlerError> {
+    let JobQuery { states, agent, tool, task, limit } = query;
+    let filter = JobFilter { states, agent, tool, task, ..JobFilter::default() };
+    let page = service.list(&filter, PageRequest { limit, before: None }).await?;
+    let total = service.count(&filter).await?;
+    Ok(JobReply::Jobs { jobs: page.jobs.into_iter().map(|job| list_entry(service, job)).collect(), total })
+}
+
+fn list_entry(service: &JobService, job: JobSummary) -> JobListEntry {
+    JobListEntry {
+        job_id: job.id.to_string(),
+        status: job.state,
+        duration_ms: job_stats::duration_ms(service, &job),
+        agent: job.agent,
+        model: job.model,
+        tool: job.tool,
+        task: job.task,
+        cwd: job.cwd,
+        session_id: job.session.map(String::from),
+        created_at_ms: job.created_at.as_millis(),
+        tokens: job.usage.map(|usage| usage.input + usage.output),
+        cost_usd: job.cost_usd,
+        error: job.failure.map(|failure| failure.kind.name().to_owned()),
+        prompt: job.prompt_head,
+    }
+}
+
+/// Streams the events of a job; `None` if the client has disconnected.
+async fn follow(
+    service: &JobService,
+    job: &str,
+    connection: &mut ClientConnection,
+) -> Result<Option<JobReply>, HandlerError> {
+    let job = find_job(service, job).await?.id;
+    let mut events = service.follow(job).await?;
+    loop {
+        let followed = tokio::select! {
+            followed = events.next() => followed?,
+            () = disconnected(connection) => return Ok(None),
+        };
+        let reply = match followed {
+            Some(Followed::Waiting(reason)) => JobReply::Event { event: waiting_event(&reason.to_string()) },
+            Some(Followed::Run(number)) => JobReply::Run { number },
+            Some(Followed::Event(event)) => JobReply::Event { event: event_to_json(&event) },
+            Some(Followed::Error(bytes)) => {
+                JobReply::Stderr { text: String::from_utf8_lossy(&bytes).into_owned() }
+            }
+            Some(Followed::Ended(_)) | None => {
+                return Ok(Some(JobReply::Answer(Box::new(service.answer(job).await?))));
+            }
+        };
+        connection.send(&ReplyLine { reply, more: true }).await?;
+    }
+}
+
+/// Waits until the client has disconnected. A request that it sends meanwhile stays buffered.
+async fn disconnected(connection: &mut ClientConnection) {
+    match connection.reader.fill_buf().await {
+        Ok(bytes) if !bytes.is_empty() => std::future::pending().await,
+        _ => {}
+    }
+}
+
+async fn stream_output(
+    service: &JobService,
+    job: &str,
+    stream: OutputStream,
+    follow: bool,
+    connection: &mut ClientConnection,
+) -> Result<Option<JobReply>, HandlerError> {
+    let job = find_job(service, job).await?.id;
+    let stream = match stream {
+        OutputStream::Output => Stream::Output,
+        OutputStream::Error => Stream::Error,
+    };
+    let mut offset = 0;
+    loop {
+        // Checked before the read, so that output printed before the end is not missed.
+        let is_over = !follow || service.job(job).await?.completed_at.is_some();
+        let part = service.output(job, stream, offset, CHUNK_BYTES).await?;
+        offset += part.bytes.len() as u64;
+        if !part.bytes.is_empty() {
+            let latin1 = part.bytes.iter().map(|&byte| char::from(byte)).collect();
+            connection.send(&ReplyLine { reply: JobReply::Bytes { latin1 }, more: true }).await?;
+        } else if is_over {
+            return Ok(Some(JobReply::Done));
+        } else {
+            tokio::select! {
+                () = sleep(POLL_INTERVAL) => {}
+                () = disconnected(connection) => return Ok(None),
+            }
+        }
+    }
+}
+
+async fn wait(
+    service: &JobService,
+    ids: &[String],
+    any: bool,
+    timeout_ms: Option<u64>,
+    connection: &mut ClientConnection,
+) -> Result<Option<JobReply>, HandlerError> {
+    let mut jobs = Vec::new();
+    for job in ids {
+        jobs.push(find_job(service, job).await?.id);
+    }
+    let until = if any { Until::Any } else { Until::All };
+    let time = timeout_ms.map_or(NO_TIMEOUT, Duration::from_millis);
+    tokio::select! {
+        ended = service.wait(&jobs, until, time) => drop(ended?),
+        () = disconnected(connection) => return Ok(None),
+    }
+    let mut answers = Vec::new();
+    for job in jobs {
+        answers.push(service.answer(job).await?);
+    }
+    Ok(Some(JobReply::Answers { answers }))
+}
