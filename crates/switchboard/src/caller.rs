@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use protocol::enclosing_run;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use switchboard::listener::TcpEnds;
+use http_listener::TcpEnds;
 use tokio::net::UnixStream;
 
 /// The number of attempts to list the ancestors, one of which may exit meanwhile.
