@@ -9,9 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
+use http_listener::TcpEnds;
 use protocol::enclosing_run;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use switchboard::listener::TcpEnds;
 use tokio::net::UnixStream;
 
 /// The number of attempts to list the ancestors, one of which may exit meanwhile.

@@ -1,138 +1,38 @@
-//! Aggregates the statistics of jobs: the sums of the store, plus quantiles and a histogram of the durations.
+//! Job statistics in the form of the socket protocol.
 
-use std::collections::BTreeMap;
-
-use calls::{CallError, JobFilter, JobService, JobSummary, PageRequest, StatsRange};
-use model::{AgentKind, StateName, TerminalState, Timestamp};
-
+use calls::{CallError, JobService};
+use dashboard::stats::{StatisticsRow, collect_statistics};
+use model::Timestamp;
 use protocol::{DailyStats, DurationBucket, JobStats};
 
-/// The maximum number of jobs behind the quantiles. More would cost time and hardly change the result.
-const MAX_JOBS: u64 = 10_000;
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-
-/// Agent, model and start of the day.
-type Key = (AgentKind, Option<String>, u64);
+pub use dashboard::stats::duration_ms;
 
 /// Aggregates the jobs submitted since a time.
 pub async fn collect(service: &JobService, since: Option<Timestamp>) -> Result<JobStats, CallError> {
-    let stats = service.stats(StatsRange { since, until: None }).await?;
-    let (durations, quantiles_from) = collect_durations(service, since).await?;
-    let mut lines: BTreeMap<Key, DailyStats> = BTreeMap::new();
-    for row in stats.ended {
-        let key = (row.agent, row.model.clone(), row.day.as_millis());
-        let taken = durations.get(&key);
-        let line = lines.entry(key).or_insert_with(|| DailyStats {
-            day: format_day(row.day),
-            agent: row.agent,
-            model: row.model,
-            calls: 0,
-            completed: 0,
-            p50_ms: taken.and_then(|taken| quantile(taken, 50)),
-            p95_ms: taken.and_then(|taken| quantile(taken, 95)),
-            duration_ms: 0,
-            input_tokens: 0,
-            output_tokens: 0,
-            cost_usd: 0.0,
-        });
-        line.calls += row.jobs;
-        if row.how == TerminalState::Completed {
-            line.completed += row.jobs;
-        }
-        line.duration_ms += row.duration_ms;
-        line.input_tokens += row.usage.input;
-        line.output_tokens += row.usage.output;
-        line.cost_usd += row.cost_usd;
-    }
-    let mut rows: Vec<DailyStats> = lines.into_values().collect();
-    rows.sort_by(|one, other| other.day.cmp(&one.day));
-    let durations = histogram(durations.values().flatten().copied());
-    Ok(JobStats { states: stats.states, rows, quantiles_from, durations })
+    let statistics = collect_statistics(service, since).await?;
+    let buckets = statistics.durations.into_iter();
+    Ok(JobStats {
+        states: statistics.states,
+        rows: statistics.rows.into_iter().map(to_daily_stats).collect(),
+        quantiles_from: statistics.quantiles_from,
+        durations: buckets
+            .map(|bucket| DurationBucket { up_to_ms: bucket.up_to_ms, calls: bucket.calls })
+            .collect(),
+    })
 }
 
-/// The upper bounds of the histogram buckets, each about three times the previous one.
-const BUCKETS_MS: [u64; 9] = [1_000, 3_000, 10_000, 30_000, 60_000, 180_000, 600_000, 1_800_000, 3_600_000];
-
-/// Sorts durations into buckets.
-fn histogram(durations_ms: impl Iterator<Item = u64>) -> Vec<DurationBucket> {
-    let ends = BUCKETS_MS.iter().copied().map(Some).chain([None]);
-    let mut rows: Vec<DurationBucket> = ends.map(|up_to_ms| DurationBucket { up_to_ms, calls: 0 }).collect();
-    for millis in durations_ms {
-        rows[BUCKETS_MS.partition_point(|step| *step < millis)].calls += 1;
-    }
-    rows
-}
-
-/// Returns the sorted durations of the newest jobs, and the number of ended jobs that were examined.
-async fn collect_durations(
-    service: &JobService,
-    since: Option<Timestamp>,
-) -> Result<(BTreeMap<Key, Vec<u64>>, u64), CallError> {
-    let filter = JobFilter { since, ..JobFilter::default() };
-    let mut page = PageRequest { limit: PageRequest::MAX, before: None };
-    let (mut taken, mut seen) = (BTreeMap::<Key, Vec<u64>>::new(), 0);
-    loop {
-        let found = service.list(&filter, page).await?;
-        for job in found.jobs.iter().filter(|job| job.completed_at.is_some()) {
-            seen += 1;
-            let day = job.created_at.as_millis() / DAY_MS * DAY_MS;
-            if let Some(millis) = duration_ms(service, job) {
-                taken.entry((job.agent, job.model.clone(), day)).or_default().push(millis);
-            }
-        }
-        page.before = found.next;
-        if found.next.is_none() || seen >= MAX_JOBS {
-            for taken in taken.values_mut() {
-                taken.sort_unstable();
-            }
-            return Ok((taken, seen));
-        }
-    }
-}
-
-/// Returns the run time of a job, so far or in total; `None` if it has not started.
-pub fn duration_ms(service: &JobService, job: &JobSummary) -> Option<u64> {
-    let started_at = job.started_at?;
-    let taken = match (job.completed_at, service.run_time(job.id)) {
-        (Some(_), _) => job.duration?,
-        (None, Some(run_time)) => run_time,
-        // It runs on another machine; its waits are unknown here.
-        (None, None) if job.state == StateName::Running => service.now().since(started_at),
-        (None, None) => return None,
-    };
-    u64::try_from(taken.as_millis()).ok()
-}
-
-/// Returns the nearest-rank percentile of sorted numbers.
-fn quantile(sorted: &[u64], percent: usize) -> Option<u64> {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied()
-}
-
-fn format_day(at: Timestamp) -> String {
-    let seconds = i64::try_from(at.as_millis() / 1000).unwrap_or_default();
-    chrono::DateTime::from_timestamp(seconds, 0)
-        .map(|day| day.format("%Y-%m-%d").to_string())
-        .unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn histogram_counts_every_duration_once() {
-        let rows = histogram([0, 1_000, 1_001, 3_600_000, 3_600_001, u64::MAX].into_iter());
-        let counted: Vec<u64> = rows.iter().map(|row| row.calls).collect();
-        assert_eq!(counted, [2, 1, 0, 0, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(rows.last().unwrap().up_to_ms, None);
-    }
-
-    #[test]
-    fn quantile_uses_nearest_rank() {
-        assert_eq!(quantile(&[], 50), None);
-        assert_eq!((quantile(&[7], 50), quantile(&[7], 95)), (Some(7), Some(7)));
-        let hundred: Vec<u64> = (1..=100).collect();
-        assert_eq!((quantile(&hundred, 50), quantile(&hundred, 95)), (Some(50), Some(95)));
+fn to_daily_stats(row: StatisticsRow) -> DailyStats {
+    DailyStats {
+        day: row.day,
+        agent: row.agent,
+        model: row.model,
+        calls: row.calls,
+        completed: row.completed,
+        p50_ms: row.p50_ms,
+        p95_ms: row.p95_ms,
+        duration_ms: row.duration_ms,
+        input_tokens: row.input_tokens,
+        output_tokens: row.output_tokens,
+        cost_usd: row.cost_usd,
     }
 }

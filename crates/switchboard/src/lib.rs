@@ -2,9 +2,5 @@
 
 #[expect(missing_docs, reason = "help texts document commands and options")]
 pub mod cli;
-pub mod duration;
 #[expect(missing_docs, reason = "`ExitStatus::meaning` documents the codes")]
 pub mod exit_status;
-pub mod listener;
-pub mod mcp;
-pub mod text;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use agents::HostConfig;
 use agents::doctor::{AgentCheck, DoctorReport, Finding, Login, Lookup};
+use dashboard::{MachineHealth, SandboxCheck};
 use model::{AgentKind, CallPolicy, Confinement, Policy, PolicyContext};
 use protocol::{ProcessEnvironment, SwitchboardHome};
 use supervisor::{ProvenSandbox, Supervisor};
@@ -47,10 +48,18 @@ impl MachineCheck {
         self.with_sandbox(agents::doctor::check(&self.lookup, bubblewrap(&self.lookup)))
     }
 
-    /// Runs the check while `is_wanted` returns true; `None` if it was abandoned.
-    pub fn run_while(&self, is_wanted: &dyn Fn() -> bool) -> Option<MachineReport> {
+    /// Runs the check for the web page while `is_wanted` returns true; `None` if it was abandoned.
+    pub fn run_while(&self, is_wanted: &dyn Fn() -> bool) -> Option<MachineHealth> {
         let checkup = agents::doctor::check_while(&self.lookup, bubblewrap(&self.lookup), is_wanted);
-        is_wanted().then(|| self.with_sandbox(checkup))
+        if !is_wanted() {
+            return None;
+        }
+        let MachineReport { checkup, sandbox } = self.with_sandbox(checkup);
+        let sandbox = sandbox.map(|proven| SandboxCheck {
+            mechanisms: proven.made_of,
+            blocked_escapes: proven.proof.escapes.len(),
+        });
+        Some(MachineHealth { checkup, sandbox })
     }
 
     /// Runs the self-test of a default call's sandbox, and adds the findings that such a call would fail on.

@@ -30,15 +30,13 @@ mod show_config;
 mod stats;
 mod stdio;
 mod style;
-mod tool_lines;
 mod view;
-mod web;
 
 use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
-use switchboard::{cli, exit_status, text};
+use switchboard::{cli, exit_status};
 
 use crate::cli::{Command, CommandLine, Look};
 use crate::failure::CommandFailure;

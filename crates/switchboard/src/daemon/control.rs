@@ -12,7 +12,7 @@ use super::state::DaemonState;
 use crate::client::JobReply;
 
 /// The maximum size of a request: the longest prompt, escaped as JSON.
-const MAX_REQUEST_BYTES: usize = switchboard::mcp::MAX_MESSAGE_BYTES;
+const MAX_REQUEST_BYTES: usize = mcp_server::MAX_MESSAGE_BYTES;
 /// The timeout between two requests of a client.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 /// The interval at which the number of running jobs is reported during a drain.

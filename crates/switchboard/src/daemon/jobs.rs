@@ -8,9 +8,12 @@ use calls::{
     BadPattern, CallError, CredentialSource, Credentials, CredentialsError, JobFilter, PolicyCeiling,
     Redactor, SettingError, Settings, ShutdownMode, StoreOptions,
 };
+use dashboard::{Dashboard, DashboardOptions};
+use http_listener::{BearerToken, TokenError};
+use mcp_server::http::{self, ClientLimits, HttpAccess};
+use mcp_server::{CallDefaults, McpClient, McpOptions, RequestCapacity};
 use model::StateName;
 use supervisor::{StartError, Supervisor};
-use switchboard::mcp::{self, http};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -23,13 +26,12 @@ use crate::caller::is_sandboxed_client;
 use crate::client::JobReply;
 use crate::config::Config;
 use crate::machine::{self, MachineCheck};
-use crate::web::Web;
 
 /// The job service and its front ends.
 pub struct DaemonJobs {
     service: calls::JobService,
-    options: Arc<mcp::Options>,
-    web: Web,
+    options: Arc<McpOptions>,
+    dashboard: Dashboard,
 }
 
 impl DaemonJobs {
@@ -41,13 +43,21 @@ impl DaemonJobs {
     ) -> Result<Self, JobsError> {
         let service = calls::JobService::open(settings(home, config, environment)?).await?;
         let check = MachineCheck::new(Some(home.clone()), environment.clone(), config);
-        let web = Web::new(service.clone(), home.clone(), config.web_port, check);
-        Ok(Self { service, options: Arc::new(options(config, environment)), web })
+        let dashboard = Dashboard::new(
+            service.clone(),
+            DashboardOptions {
+                port: config.web_port,
+                token_file: home.http_token(),
+                run_check: Arc::new(move |is_wanted| check.run_while(is_wanted)),
+                is_confined: is_sandboxed_client,
+            },
+        );
+        Ok(Self { service, options: Arc::new(options(config, environment)), dashboard })
     }
 
     /// Returns the web page.
-    pub fn web(&self) -> &Web {
-        &self.web
+    pub fn dashboard(&self) -> &Dashboard {
+        &self.dashboard
     }
 
     /// Returns the name under which this daemon owns jobs.
@@ -59,12 +69,12 @@ impl DaemonJobs {
     pub async fn serve_http(
         &self,
         listener: TcpListener,
-        gate: http::Gate,
+        access: HttpAccess,
         shutdown: CancellationToken,
         on_request: impl Fn() + Clone + Send + Sync + 'static,
     ) {
         let options = Arc::clone(&self.options);
-        http::serve(listener, self.service.clone(), options, gate, shutdown, on_request).await;
+        http::serve(listener, self.service.clone(), options, access, shutdown, on_request).await;
     }
 }
 
@@ -73,23 +83,23 @@ pub async fn bind_http(
     home: &SwitchboardHome,
     config: &Config,
     address: SocketAddr,
-) -> Result<(TcpListener, http::Gate), JobsError> {
-    let token = http::Token::in_file(&home.http_token())?;
-    let mut gate = http::Gate::loopback(token);
-    gate.is_confined = is_sandboxed_client;
-    gate.limits = http::ClientLimits {
+) -> Result<(TcpListener, HttpAccess), JobsError> {
+    let token = BearerToken::load_or_create(&home.http_token())?;
+    let mut access = HttpAccess::loopback(token);
+    access.is_confined = is_sandboxed_client;
+    access.limits = ClientLimits {
         max_connections: config.limits.max_connections,
         max_sessions: config.http.max_sessions,
     };
-    gate.allowed_hosts.extend(config.http.allowed_hosts.iter().cloned());
-    gate.allowed_origins.extend(config.http.allowed_origins.iter().cloned());
+    access.allowed_hosts.extend(config.http.allowed_hosts.iter().cloned());
+    access.allowed_origins.extend(config.http.allowed_origins.iter().cloned());
     if !address.ip().is_loopback() {
         tracing::warn!(%address, "the address is reachable from other machines: clients with the token run agents as this user");
-        gate.allowed_hosts.push(address.ip().to_string());
+        access.allowed_hosts.push(address.ip().to_string());
     }
     let listener =
         TcpListener::bind(address).await.map_err(|source| JobsError::Address { address, source })?;
-    Ok((listener, gate))
+    Ok((listener, access))
 }
 
 impl JobBackend for DaemonJobs {
@@ -128,7 +138,7 @@ impl JobBackend for DaemonJobs {
         Box::pin(async move {
             match request {
                 DaemonRequest::Open => {
-                    let reply = match self.web.link().await {
+                    let reply = match self.dashboard.create_link().await {
                         Ok(url) => JobReply::Link { url },
                         Err(error) => job_handlers::rejection(ErrorCategory::Other, &error, error.hint()),
                     };
@@ -145,13 +155,14 @@ impl JobBackend for DaemonJobs {
         client: ConnectedClient,
         shutdown: CancellationToken,
     ) -> BoxFuture<'_, io::Result<()>> {
-        let client = mcp::Client {
+        let client = McpClient {
             cwd: client.cwd,
             environment: connection.caller_environment(),
             parent: connection.parent(&self.service),
         };
         let stream = tokio::io::join(connection.reader, connection.writer);
-        let served = mcp::serve(stream, client, self.service.clone(), Arc::clone(&self.options), shutdown);
+        let served =
+            mcp_server::serve(stream, client, self.service.clone(), Arc::clone(&self.options), shutdown);
         Box::pin(async move { served.await.map_err(io::Error::other) })
     }
 }
@@ -217,23 +228,23 @@ fn ceiling(home: &SwitchboardHome, config: &Config, environment: &ProcessEnviron
     })
 }
 
-fn options(config: &Config, environment: &ProcessEnvironment) -> mcp::Options {
-    mcp::Options {
+fn options(config: &Config, environment: &ProcessEnvironment) -> McpOptions {
+    McpOptions {
         cwd_aliases: config.cwd_aliases.clone(),
         home: environment.directory("HOME"),
         rehearsal: config.rehearsal,
         cancel_on_disconnect: config.cancel_on_disconnect,
         policy: config.sandbox.policy.clone(),
         trust_workspaces: config.sandbox.trust_workspaces,
-        defaults: mcp::Defaults {
+        defaults: CallDefaults {
             timeout: config.limits.timeout,
             idle: config.limits.idle,
             start: config.limits.start,
             wait: config.limits.wait,
             max_response_chars: config.limits.max_response_chars,
         },
-        capacity: Arc::new(mcp::RequestCapacity::new(config.limits.max_waits)),
-        ..mcp::Options::default()
+        capacity: Arc::new(RequestCapacity::new(config.limits.max_waits)),
+        ..McpOptions::default()
     }
 }
 
@@ -251,7 +262,7 @@ pub enum JobsError {
     #[error(transparent)]
     Supervisor(#[from] StartError),
     #[error(transparent)]
-    Token(#[from] http::TokenError),
+    Token(#[from] TokenError),
     #[error("cannot listen for HTTP on {address}")]
     Address { address: SocketAddr, source: io::Error },
 }

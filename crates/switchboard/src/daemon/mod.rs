@@ -76,7 +76,7 @@ pub fn serve(args: &cli::Serve) -> Result<ExitCode, DaemonError> {
                 Some(address) => Some(jobs::bind_http(&home, &config, address).await?),
                 None => None,
             };
-            jobs.web().begin().await;
+            jobs.dashboard().bind_configured_port().await;
             let state = DaemonState::new(home, &settings, jobs.owner().clone(), jobs.clone());
             if let Some(Ok(address)) = http.as_ref().map(|(listener, _)| listener.local_addr()) {
                 state.set_http_address(address);
@@ -104,7 +104,7 @@ pub fn serve(args: &cli::Serve) -> Result<ExitCode, DaemonError> {
                 },
                 async {
                     let activity = state.clone();
-                    jobs.web().serve(stopping.clone(), move || activity.record_activity()).await;
+                    jobs.dashboard().serve(stopping.clone(), move || activity.record_activity()).await;
                 },
                 async {
                     if let Some((listener, gate)) = http {

@@ -64,7 +64,7 @@ const scenes = {
     await first.waitForURL((at) => at.pathname === "/");
     const second = await (await browser.newContext()).newPage();
     assert.equal((await second.goto(used)).status(), 401);
-    await has(second, "h1", "not valid any more");
+    await has(second, "h1", "no longer valid");
     await picture(second, "refused");
     await page.getByRole("button", { name: "Log out" }).click();
     await has(page, "h1", "Logged out");
@@ -133,7 +133,7 @@ const scenes = {
     await picture(page, "running");
     await has(page, "#story .said", "There are 42 files.");
     await has(page, ".of-job .is-completed");
-    await has(page, ".facts", "the kernel said so");
+    await has(page, ".facts", "confirmed by the kernel");
     await tool.locator("summary").focus();
     await page.keyboard.press("Enter");
     await has(page, "#story .answered pre", "42");
@@ -155,11 +155,11 @@ const scenes = {
     await picture(page, "cancel");
     await page.getByRole("button", { name: "Cancel the job" }).click();
     await has(page, ".of-job .is-cancelled");
-    await page.locator(".action summary", { hasText: "Place it again" }).waitFor();
+    await page.locator(".action summary", { hasText: "Run again" }).waitFor();
     assert.equal(await page.locator(".process-tree").count(), 0);
     assert.equal(JSON.parse(run("jobs", "--json")).jobs[0].status, "cancelled");
     await page.locator(".action summary").click();
-    await page.getByRole("button", { name: "Place it again" }).click();
+    await page.getByRole("button", { name: "Run again" }).click();
     await page.waitForURL((at) => isAnother(at, job));
     run("cancel", new URL(page.url()).pathname.split("/").pop());
     nothingWrong(page);
@@ -241,7 +241,7 @@ const scenes = {
     await page.locator(".tool summary").click();
     assert.ok(await page.locator(".answered pre").isVisible(), "what is folded opens without a script");
     await page.locator(".action summary").click();
-    await page.getByRole("button", { name: "Place it again" }).click();
+    await page.getByRole("button", { name: "Run again" }).click();
     await page.waitForURL((at) => isAnother(at, job));
     await go(page, "/?state=completed&q=look");
     await has(page, `#job-${job}`);

@@ -1,6 +1,6 @@
-//! The page in headless Chromium. Each scene is played by `browser.mjs`; pictures are kept in `artefacts/web` of the build folder.
+//! The page in headless Chromium. `browser.mjs` runs the scenarios; screenshots are in `artefacts/web` of the target directory.
 //!
-//! Where there is no Chromium, no Node or no playwright-core, the scenes are skipped with the reason: `scripts/chromium` installs them.
+//! Without Chromium, Node or playwright-core, the scenarios are skipped with the reason. `scripts/chromium` installs them.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,9 +8,9 @@ use std::process::Command;
 use crate::bed::Harness as Bed;
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts");
-const SCENES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/web/browser.mjs");
+const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/web/browser.mjs");
 
-/// Where the browser is, and what drives it; or why not.
+/// Returns the paths of Chromium and Playwright, or the reason why they are missing.
 fn browser() -> Result<(PathBuf, PathBuf), String> {
     let mut command = Command::new(format!("{SCRIPTS}/chromium"));
     command.arg("--if-here");
@@ -31,83 +31,83 @@ fn browser() -> Result<(PathBuf, PathBuf), String> {
     Ok((named("chromium")?, named("playwright")?))
 }
 
-/// The build folder, in which this test's own program is three folders down.
+/// Returns the directory of the screenshots. This program is three levels below the target directory.
 fn artefacts() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.ancestors().nth(3).unwrap().join("artefacts/web")
 }
 
-fn plays(scene: &str) {
+fn run_scenario(scenario: &str) {
     let (chromium, playwright) = match browser() {
         Ok(found) => found,
         Err(reason) => {
-            println!("SKIPPED the scene `{scene}` in a browser: {reason}");
+            println!("SKIPPED the scenario `{scenario}` in a browser: {reason}");
             return;
         }
     };
     let bed = Bed::new();
     let output = Command::new("node")
-        .args([SCENES, scene])
+        .args([SCENARIOS, scenario])
         .env("CHROMIUM", chromium)
         .env("PLAYWRIGHT", playwright)
         .env("SWITCHBOARD", env!("CARGO_BIN_EXE_switchboard"))
         .env("SWITCHBOARD_HOME", &bed.home)
         .env("WORK", bed.work())
         .env("ARTEFACTS", artefacts())
-        // Chromium writes to its home, which is nobody's here.
+        // Chromium writes to its home directory.
         .env("HOME", bed.scratch())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{scene}: {told}\nthe daemon: {}", bed.log());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{scenario}: {errors}\nthe daemon: {}", bed.log());
 }
 
 #[test]
-fn a_link_opens_the_page_in_one_browser_and_no_other() {
-    plays("login");
+fn browser_login_link_works_once() {
+    run_scenario("login");
 }
 
 #[test]
-fn a_job_that_is_placed_later_appears_in_the_list() {
-    plays("list");
+fn browser_list_shows_new_jobs_live() {
+    run_scenario("list");
 }
 
 #[test]
-fn page_stops_asking_when_the_daemon_is_gone() {
-    plays("gone");
+fn browser_stops_polling_without_a_daemon() {
+    run_scenario("gone");
 }
 
 #[test]
-fn the_transcript_of_a_running_job_grows_and_its_end_is_seen() {
-    plays("transcript");
+fn browser_transcript_grows_until_the_end() {
+    run_scenario("transcript");
 }
 
 #[test]
-fn a_job_is_cancelled_and_placed_again_after_a_question() {
-    plays("cancel");
+fn browser_cancels_and_retries_after_confirmation() {
+    run_scenario("cancel");
 }
 
 #[test]
-fn the_figures_are_drawn() {
-    plays("plots");
+fn browser_draws_the_charts() {
+    run_scenario("plots");
 }
 
 #[test]
-fn what_an_agent_says_stays_text() {
-    plays("hostile");
+fn browser_runs_no_agent_markup() {
+    run_scenario("hostile");
 }
 
 #[test]
-fn nothing_is_wider_than_a_telephone() {
-    plays("narrow");
+fn browser_layout_fits_a_phone() {
+    run_scenario("narrow");
 }
 
 #[test]
-fn everything_can_be_read_without_a_script() {
-    plays("plain");
+fn browser_pages_work_without_javascript() {
+    run_scenario("plain");
 }
 
 #[test]
-fn everything_is_reached_by_the_keyboard_and_has_a_name() {
-    plays("keyboard");
+fn browser_pages_are_keyboard_accessible() {
+    run_scenario("keyboard");
 }

@@ -1,21 +1,21 @@
-//! What the pages show.
+//! The content of the pages.
 
 use crate::bed::Harness as Bed;
-use crate::visitor::{Visitor, place, play};
+use crate::visitor::{WebClient, run_job, submit};
 
-/// What would run if it were taken for markup, in every place where an agent or a caller can put words.
+/// Markup that would run if a page did not escape it.
 const HOSTILE: &str = r#"</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>"'&"#;
 
 #[test]
-fn what_agents_and_callers_say_is_never_markup() {
+fn agent_text_is_never_markup() {
     let bed = Bed::new();
-    let visitor = Visitor::of(&bed);
+    let visitor = WebClient::log_in(&bed);
     let prompt = format!(
         "{HOSTILE}\n@rehearse think {HOSTILE}\n@rehearse tool Bash {HOSTILE} => {HOSTILE}\n@rehearse say {HOSTILE}\n\
          @rehearse raw {HOSTILE}\n@rehearse fail other {HOSTILE}"
     );
-    let job = play(&bed, &prompt, HOSTILE);
-    let told = play(&bed, "@rehearse say \"\u{1b}[2Jred\u{1b}]0;title\u{7} user\u{202e}nimda\"", "t");
+    let job = run_job(&bed, &prompt, HOSTILE);
+    let control = run_job(&bed, "@rehearse say \"\u{1b}[2Jred\u{1b}]0;title\u{7} user\u{202e}nimda\"", "t");
     for path in ["/", "/overview", "/agents", &format!("/jobs/{job}"), &format!("/?q={}", "%3Cscript%3E")] {
         let page = visitor.get(path);
         assert_eq!(page.status, 200, "{path}: {}", page.body);
@@ -26,7 +26,7 @@ fn what_agents_and_callers_say_is_never_markup() {
     }
     let page = visitor.get(&format!("/jobs/{job}")).body;
     assert!(page.matches("&lt;script&gt;alert(1)&lt;/script&gt;").count() >= 5, "{page}");
-    let page = visitor.get(&format!("/jobs/{told}")).body;
+    let page = visitor.get(&format!("/jobs/{control}")).body;
     assert!(
         page.contains("red user⟨U+202E⟩nimda") && !page.contains('\u{1b}') && !page.contains('\u{202e}'),
         "{page}"
@@ -37,17 +37,17 @@ fn what_agents_and_callers_say_is_never_markup() {
 }
 
 #[test]
-fn a_long_list_comes_a_page_at_a_time() {
+fn long_list_is_paged() {
     let bed = Bed::new();
     bed.configure("[limits]\nat_once = 1\n");
-    let visitor = Visitor::of(&bed);
+    let visitor = WebClient::log_in(&bed);
     let jobs: Vec<String> =
-        (0..53).map(|number| place(&bed, &format!("@rehearse hang {number}"), "t")).collect();
+        (0..53).map(|number| submit(&bed, &format!("@rehearse hang {number}"), "t")).collect();
     let first = visitor.get("/");
     assert_eq!(first.body.matches("<li class=\"job\"").count(), 50);
     assert!(first.body.contains("50 of 53"), "{}", first.body);
     assert!(first.body.contains(&jobs[52]) && !first.body.contains(&jobs[2]));
-    assert!(first.body.contains("data-live=\"/live\""), "the newest are live");
+    assert!(first.body.contains("data-live=\"/live\""), "the first page is live");
     let next = first.between("rel=\"next\"", ">").len();
     assert!(next < 100);
     let older = visitor.get(&format!("/?before={}", jobs[3]));
@@ -58,12 +58,12 @@ fn a_long_list_comes_a_page_at_a_time() {
 }
 
 #[test]
-fn jobs_are_found_by_state_agent_and_words() {
+fn jobs_are_filtered_by_state_agent_and_words() {
     let bed = Bed::new();
-    let visitor = Visitor::of(&bed);
-    let good = play(&bed, "Mend the Basket", "shop");
-    let bad = play(&bed, "x\n@rehearse fail other", "100%");
-    let open = place(&bed, "@rehearse hang", "t");
+    let visitor = WebClient::log_in(&bed);
+    let good = run_job(&bed, "Mend the Basket", "shop");
+    let bad = run_job(&bed, "x\n@rehearse fail other", "100%");
+    let open = submit(&bed, "@rehearse hang", "t");
     let found = |query: &str| {
         let page = visitor.get(&format!("/?{query}"));
         assert_eq!(page.status, 200, "{query}: {}", page.body);
@@ -76,16 +76,16 @@ fn jobs_are_found_by_state_agent_and_words() {
     assert_eq!(found("q=shop"), [true, false, false], "the name of the task");
     assert_eq!(found("q=%25"), [false, true, false]);
     assert_eq!(found("agent=claude"), [false, false, false]);
-    assert!(visitor.get("/?agent=claude").body.contains("Nothing fits"));
+    assert!(visitor.get("/?agent=claude").body.contains("No matching jobs"));
     assert_eq!(visitor.get("/?state=nonsense").status, 400);
     bed.run(&["cancel", &open]);
 }
 
 #[test]
-fn the_page_of_a_job_has_what_it_did_and_what_it_came_to() {
+fn job_page_shows_transcript_and_outcome() {
     let bed = Bed::new();
-    let visitor = Visitor::of(&bed);
-    let job = play(
+    let visitor = WebClient::log_in(&bed);
+    let job = run_job(
         &bed,
         "Do it\n@rehearse tool Bash {\"command\":\"ls -l\"} => two files\n@rehearse answer All is done",
         "shop",
@@ -100,75 +100,75 @@ fn the_page_of_a_job_has_what_it_did_and_what_it_came_to() {
         "ls -l",
         "two files",
         "is-completed",
-        "the kernel said so",
+        "confirmed by the kernel",
         "switchboard call rehearsal --cwd",
     ] {
         assert!(page.body.contains(part), "{part} is not in {}", page.body);
     }
     let tool = page.between("<details data-tool=", "</details>");
-    assert!(tool.contains("two files"), "what it answered is folded in with the tool: {tool}");
-    assert!(!page.body.contains("data-live"), "what has ended is not watched");
+    assert!(tool.contains("two files"), "the result is inside the tool call: {tool}");
+    assert!(!page.body.contains("data-live"), "a finished job has no live stream");
     assert_eq!(
         visitor.get(&format!("/jobs/{}", &job[..18])).header("location"),
         Some(format!("/jobs/{job}").as_str())
     );
     assert_eq!(visitor.get("/jobs/nonsense").status, 404);
-    let again = visitor.send(&format!("/jobs/{job}/retry"), &visitor.form_token());
+    let again = visitor.submit_form(&format!("/jobs/{job}/retry"), &visitor.form_token());
     let again = again.header("location").unwrap().to_owned();
     assert!(
         visitor.get(&again).body.contains(&format!("href=\"/jobs/{job}\"")),
-        "it says for which job it is"
+        "it links to the retried job"
     );
 }
 
 #[test]
-fn the_processes_of_a_job_are_shown_while_it_runs() {
+fn job_page_shows_processes_of_running_job() {
     let bed = Bed::new();
-    let visitor = Visitor::of(&bed);
-    let job = place(&bed, "@rehearse spawn setsid for 60s\n@rehearse say up\n@rehearse hang", "t");
+    let visitor = WebClient::log_in(&bed);
+    let job = submit(&bed, "@rehearse spawn setsid for 60s\n@rehearse say up\n@rehearse hang", "t");
     visitor.watch(&format!("/jobs/{job}/live")).until(|name, html| name == "piece" && html.contains("up"));
     let page = visitor.get(&format!("/jobs/{job}")).body;
     assert!(page.contains("rehearsal") && page.contains("class=\"depth-1\""), "{page}");
     let part = visitor.get(&format!("/jobs/{job}/processes")).body;
     assert!(part.contains("pid ") && !part.contains("<html"), "{part}");
-    assert_eq!(visitor.send(&format!("/jobs/{job}/retry"), &visitor.form_token()).status, 409);
-    assert_eq!(visitor.send(&format!("/jobs/{job}/cancel"), &visitor.form_token()).status, 303);
+    assert_eq!(visitor.submit_form(&format!("/jobs/{job}/retry"), &visitor.form_token()).status, 409);
+    assert_eq!(visitor.submit_form(&format!("/jobs/{job}/cancel"), &visitor.form_token()).status, 303);
     bed.run(&["wait", &job]);
     assert_eq!(
-        visitor.send(&format!("/jobs/{job}/cancel"), &visitor.form_token()).status,
+        visitor.submit_form(&format!("/jobs/{job}/cancel"), &visitor.form_token()).status,
         303,
-        "asked again, it is the same"
+        "cancelling twice is accepted"
     );
 }
 
 #[test]
-fn the_overview_draws_what_there_is_and_has_it_as_tables() {
+fn overview_has_charts_and_tables() {
     let bed = Bed::new();
-    let visitor = Visitor::of(&bed);
+    let visitor = WebClient::log_in(&bed);
     assert!(visitor.get("/").body.contains("No calls yet"));
     assert!(visitor.get("/overview").body.contains("Nothing yet"));
-    play(&bed, "x", "t");
-    play(&bed, "x\n@rehearse fail other", "t");
+    run_job(&bed, "x", "t");
+    run_job(&bed, "x\n@rehearse fail other", "t");
     let page = visitor.get("/overview?days=7").body;
     for id in ["calls", "success", "durations", "cost"] {
         let svg = format!("aria-labelledby=\"{id}-t {id}-d\"");
         assert!(page.contains(&format!("id=\"{id}-title\"")), "{page}");
         assert!(page.contains(&svg) || page.contains("Nothing to show yet"), "{page}");
     }
-    assert!(page.matches("<svg viewBox").count() >= 3 && page.contains("50% of 2 ended calls"), "{page}");
+    assert!(page.matches("<svg viewBox").count() >= 3 && page.contains("50% of 2 finished calls"), "{page}");
     assert_eq!(page.matches("As a table").count(), page.matches("role=\"img\"").count());
 }
 
 #[test]
-fn the_page_of_the_agents_knows_what_the_doctor_knows() {
+fn agents_page_lists_agents_and_machine() {
     let bed = Bed::new();
-    let visitor = Visitor::of(&bed);
+    let visitor = WebClient::log_in(&bed);
     let page = loop {
         let page = visitor.get("/agents").body;
-        if !page.contains("Still looking") {
+        if !page.contains("Checking …") {
             break page;
         }
-        assert!(page.contains("http-equiv=\"refresh\""), "it looks again by itself: {page}");
+        assert!(page.contains("http-equiv=\"refresh\""), "it reloads automatically: {page}");
     };
     for part in ["claude", "codex", "gemini", "not ready", "This machine"] {
         assert!(page.contains(part), "{part} is not in {page}");
@@ -176,15 +176,15 @@ fn the_page_of_the_agents_knows_what_the_doctor_knows() {
 }
 
 #[test]
-fn an_agent_that_does_not_answer_does_not_hold_the_page() {
+fn hanging_agent_does_not_block_the_agents_page() {
     use std::os::unix::fs::PermissionsExt;
     let bed = Bed::new();
     let slow = bed.scratch().join("slow");
     std::fs::write(&slow, "#!/bin/sh\nexec /bin/sleep 20\n").unwrap();
     std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
     bed.configure(&format!("[programs]\nclaude = \"{}\"\n", slow.display()));
-    let visitor = Visitor::of(&bed);
+    let visitor = WebClient::log_in(&bed);
     let page = visitor.get("/agents").body;
-    assert!(page.contains("Still looking") && page.contains("http-equiv=\"refresh\""), "{page}");
-    assert_eq!(visitor.get("/").status, 200, "and nothing else waits for it");
+    assert!(page.contains("Checking …") && page.contains("http-equiv=\"refresh\""), "{page}");
+    assert_eq!(visitor.get("/").status, 200, "other pages are not blocked");
 }

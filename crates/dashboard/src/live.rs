@@ -1,0 +1,204 @@
+//! Live updates: server-sent events for the list and for the page of a job.
+//!
+//! Events contain fragments that the code of the pages renders. A client may disconnect at any time; all streams end at shutdown.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use calls::{Follow, Followed, JobFilter, PageRequest, Watch, WatchEvent};
+use futures_util::stream::{Stream, unfold};
+use model::JobId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::context::{PageContext, WatcherGuard};
+use crate::list::{self, ListQuery};
+use crate::rejection::PageRejection;
+use crate::transcript::{JobTranscript, TranscriptEntry, failure, render_entry};
+
+/// Interval of keep-alive comments.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+fn stream(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
+    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+}
+
+/// Returns an event. Its JSON contains no newline, so it stays one event.
+fn event(name: &str, data: &Value) -> Event {
+    Event::default().event(name).data(data.to_string())
+}
+
+/// Handles requests for the event stream of the list: its changed rows.
+pub(crate) async fn jobs(
+    State(context): State<PageContext>,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, PageRejection> {
+    let filter = query.filter()?;
+    let changes = context.service().changes().await?;
+    let watcher = context.count_watcher();
+    let watched = ListStream { context, filter, changes, has_greeted: false, _watcher: watcher };
+    Ok(stream(unfold(watched, |mut watched| async move { Some((Ok(watched.next().await?), watched)) })))
+}
+
+struct ListStream {
+    context: PageContext,
+    filter: JobFilter,
+    changes: Watch,
+    has_greeted: bool,
+    _watcher: WatcherGuard,
+}
+
+impl ListStream {
+    async fn next(&mut self) -> Option<Event> {
+        // The page was rendered before the watch started and may lack changes, so its script reloads the list.
+        if !std::mem::replace(&mut self.has_greeted, true) {
+            return Some(event("hello", &json!({})));
+        }
+        let shutdown = self.context.shutdown().clone();
+        tokio::select! {
+            () = shutdown.cancelled() => None,
+            change = self.changes.next() => Some(match change? {
+                WatchEvent::Changed(change) => self.row(change.job).await,
+                WatchEvent::Missed => event("missed", &json!({})),
+            }),
+        }
+    }
+
+    /// Returns the current row of a job, or its removal if it does not match the filter.
+    async fn row(&self, job: JobId) -> Event {
+        // The newest matching job up to this one: this job, unless it does not match.
+        let page = PageRequest { limit: 1, before: Some(next_id(job)) };
+        let service = self.context.service();
+        let found = service.list(&self.filter, page).await.ok().and_then(|mut page| page.jobs.pop());
+        let html =
+            found.filter(|found| found.id == job).map(|found| list::row(service, &found).into_string());
+        event("job", &json!({ "id": job, "html": html }))
+    }
+}
+
+fn next_id(job: JobId) -> JobId {
+    JobId::from_uuid(uuid::Uuid::from_u128(job.as_uuid().as_u128().saturating_add(1)))
+}
+
+/// The query parameters of a job's event stream.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct FollowQuery {
+    /// Number of events that the page already contains.
+    #[serde(rename = "told")]
+    seen: u64,
+}
+
+/// Handles requests for the event stream of a job: the events that its page does not contain.
+pub(crate) async fn job(
+    State(context): State<PageContext>,
+    Path(job): Path<String>,
+    Query(query): Query<FollowQuery>,
+    headers: HeaderMap,
+) -> Result<Response, PageRejection> {
+    let job: JobId =
+        job.parse().map_err(|_| PageRejection::not_found("Job not found", "all jobs are at `/`"))?;
+    let changes = context.service().changes().await?;
+    let follow = context.service().follow(job).await?;
+    // A browser that reconnects sends the id of its last event.
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let (after, transcript) = (last.unwrap_or(query.seen), JobTranscript::default());
+    let watcher = context.count_watcher();
+    let followed = JobStream {
+        context,
+        job,
+        follow,
+        changes,
+        transcript,
+        after,
+        is_waiting: false,
+        has_changed: false,
+        has_ended: false,
+        _watcher: watcher,
+    };
+    Ok(stream(unfold(followed, |mut followed| async move { Some((Ok(followed.next().await?), followed)) })))
+}
+
+struct JobStream {
+    context: PageContext,
+    job: JobId,
+    follow: Follow,
+    changes: Watch,
+    transcript: JobTranscript,
+    after: u64,
+    /// Is true while the job waits.
+    is_waiting: bool,
+    /// Is true if the page must be reloaded.
+    has_changed: bool,
+    has_ended: bool,
+    _watcher: WatcherGuard,
+}
+
+impl JobStream {
+    async fn next(&mut self) -> Option<Event> {
+        let shutdown = self.context.shutdown().clone();
+        while !self.has_ended {
+            if std::mem::take(&mut self.has_changed) {
+                return Some(event("changed", &json!({})));
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return None,
+                followed = self.follow.next() => match followed.ok().flatten() {
+                    Some(Followed::Ended(_)) | None => {
+                        self.has_ended = true;
+                        return Some(self.with_id(event("ended", &json!({}))));
+                    }
+                    Some(followed) => {
+                        // The page shows the wait reason, which is not in the store.
+                        let is_waiting = matches!(followed, Followed::Waiting(_));
+                        self.has_changed = is_waiting || std::mem::replace(&mut self.is_waiting, is_waiting);
+                        let entry = self.transcript.add(&followed);
+                        let is_new = self.transcript.seen > self.after;
+                        if let Some(entry) = entry.filter(|_| is_new) {
+                            return Some(self.with_id(entry_event(&entry)));
+                        }
+                    }
+                },
+                change = self.changes.next() => match change {
+                    Some(WatchEvent::Changed(change)) if change.job != self.job => {}
+                    Some(_) => return Some(event("changed", &json!({}))),
+                    None => return None,
+                },
+            }
+        }
+        None
+    }
+
+    fn with_id(&self, event: Event) -> Event {
+        event.id(self.transcript.seen.to_string())
+    }
+}
+
+fn entry_event(entry: &TranscriptEntry) -> Event {
+    let html = render_entry(entry).into_string();
+    match entry {
+        TranscriptEntry::Continued(_) => event("grown", &json!({ "html": html })),
+        TranscriptEntry::Stderr(_) => event("stderr", &json!({ "html": html })),
+        TranscriptEntry::ToolResult { id, .. } => {
+            event("answered", &json!({ "tool": id, "html": html, "failure": failure(entry) }))
+        }
+        _ => event("piece", &json!({ "html": html })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::Timestamp;
+
+    #[test]
+    fn next_id_directly_follows_the_job() {
+        let job = JobId::new(Timestamp::from_millis(7), [255; 10]);
+        assert!(next_id(job) > job);
+        assert_eq!(next_id(job).as_uuid().as_u128() - job.as_uuid().as_u128(), 1);
+    }
+}

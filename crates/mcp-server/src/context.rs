@@ -1,0 +1,35 @@
+//! The state of one client that its request handlers share.
+
+use std::sync::Arc;
+
+use calls::{Answer, CallError, JobService};
+use model::JobId;
+use tokio_util::sync::CancellationToken;
+
+use crate::cancellation::CancelledRequests;
+use crate::capacity::ClientWaits;
+use crate::hints;
+use crate::options::{McpClient, McpOptions};
+
+/// One client with the services that its requests use.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientContext {
+    pub service: JobService,
+    pub info: McpClient,
+    pub options: Arc<McpOptions>,
+    /// Cancelled when the daemon stops.
+    pub shutdown: CancellationToken,
+    /// Cancelled when the client has disconnected.
+    pub disconnected: CancellationToken,
+    /// Requests that the client has cancelled.
+    pub cancelled: Arc<CancelledRequests>,
+    /// Limits how many of its requests wait for jobs.
+    pub waits: Arc<ClientWaits>,
+}
+
+impl ClientContext {
+    /// Returns the answer of a job so far.
+    pub async fn answer(&self, job: JobId) -> Result<Answer, CallError> {
+        self.service.answer(job).await.map(hints::adapt_answer)
+    }
+}

@@ -1,0 +1,119 @@
+//! Hints for MCP clients: they name tools and parameters, never a command or a flag of the command line.
+
+use agents::LaunchError;
+use calls::{Answer, CallError};
+use model::NotStartedReason;
+
+/// Returns the remedy for an error.
+pub(crate) fn call_error_hint(error: &CallError) -> String {
+    match error {
+        CallError::NoSuchJob { .. } => {
+            "list the jobs with call_jobs; old jobs are removed after a while".to_owned()
+        }
+        CallError::NoEarlierSession { .. } => {
+            "omit continue_latest to start a session, or name one with resume_session_id".to_owned()
+        }
+        CallError::SessionElsewhere { .. } => {
+            "pass its directory as cwd, name the session with resume_session_id, or use one task_name per directory"
+                .to_owned()
+        }
+        CallError::AlreadyEnded { .. } => "get its answer with call_status".to_owned(),
+        CallError::StoppedUnkept { source, .. } => {
+            format!("check it with call_status; then {}", without_commands(source.hint()))
+        }
+        CallError::Closing => {
+            "try again after its running jobs have finished; the next call starts a new daemon".to_owned()
+        }
+        CallError::Launch(LaunchError::NoNetwork { .. }) => {
+            "list the hosts that the task needs in `network`; the vendor's hosts are always allowed"
+                .to_owned()
+        }
+        CallError::Launch(LaunchError::NotInThisVersion { agent, .. }) => {
+            format!("ask the user to update {agent}")
+        }
+        CallError::Launch(LaunchError::NoFileTools) => {
+            "ask the user to install `file-tools` with the other programs of Switchboard".to_owned()
+        }
+        error => without_commands(&error.hint()),
+    }
+}
+
+/// Replaces the parts of an answer that mention the command line, and adds the next step to the note of an unfinished job.
+pub(crate) fn adapt_answer(mut answer: Answer) -> Answer {
+    if let Some(error) = &mut answer.error {
+        error.message = without_flags(&error.message);
+        let hint = match (error.kind.as_str(), error.reason) {
+            ("invalid_output", _) => {
+                "read the raw output with call_output, and ask the user to update the agent"
+            }
+            ("empty_output", _) => {
+                "read stderr with call_output, and ask the user to check the agent's setup"
+            }
+            ("internal", _) => {
+                "ask the user to check Switchboard's log and to report the bug; then call again"
+            }
+            ("not_started", Some(NotStartedReason::NotConfined)) => {
+                "ask the user to check the sandbox of this machine, or use a policy that it can enforce"
+            }
+            _ => "",
+        };
+        if !hint.is_empty() {
+            hint.clone_into(&mut error.hint);
+        }
+    }
+    answer.note = answer.note.map(|note| without_flags(&note));
+    if !answer.status.is_final() {
+        let note = answer.note.take().unwrap_or_else(|| answer.status.as_str().to_owned());
+        answer.note = Some(format!("{note}; wait for it with call_wait, or stop it with call_cancel"));
+    }
+    answer
+}
+
+/// Replaces a hint that names a command.
+fn without_commands(hint: &str) -> String {
+    if hint.contains("`switchboard ") {
+        return "ask the user to check Switchboard's log and to repair its store".to_owned();
+    }
+    without_flags(hint)
+}
+
+/// Removes flags in parentheses, such as `` (`--max-turns`) ``, after the parameter that they belong to.
+pub(crate) fn without_flags(text: &str) -> String {
+    let mut parts = text.split(" (`--");
+    let mut stripped = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        stripped.push_str(part.split_once("`)").map_or(part, |(_, rest)| rest));
+    }
+    stripped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::AgentKind;
+
+    #[test]
+    fn hints_name_no_command_and_no_flag() {
+        let job = model::JobId::from_uuid(uuid::Uuid::nil());
+        let launch = [
+            LaunchError::NoFileTools,
+            LaunchError::NotInThisVersion { agent: AgentKind::Codex, version: None, option: "tools" },
+        ];
+        let errors = launch.map(CallError::Launch).into_iter().chain([
+            CallError::Closing,
+            CallError::NoSuchJob { job },
+            CallError::AlreadyEnded { job, state: model::StateName::Completed },
+        ]);
+        for error in errors {
+            let hint = call_error_hint(&error);
+            assert!(!hint.contains("`switchboard ") && !hint.contains("--"), "{error}: {hint}");
+        }
+    }
+
+    #[test]
+    fn flags_in_parentheses_are_removed() {
+        assert_eq!(without_flags("codex has no `max_turns` (`--max-turns`)"), "codex has no `max_turns`");
+        assert_eq!(without_flags("a (`--b`) c (`--d`)"), "a c");
+        assert_eq!(without_flags("plain (text)"), "plain (text)");
+    }
+}

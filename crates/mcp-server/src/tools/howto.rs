@@ -1,0 +1,131 @@
+//! `howto`: explains the tools to a model.
+
+use rmcp::model::{CallToolResponse, Tool};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::definition::{Effect, ToolRequest, define_tool};
+use super::listed_tools;
+use super::reference::properties;
+use super::{
+    call_cancel, call_cc, call_codex, call_gem, call_jobs, call_output, call_rehearsal, call_status,
+    call_wait,
+};
+use crate::arguments::nearest;
+use crate::rejection::ToolRejection;
+use crate::results;
+
+pub(super) const NAME: &str = "howto";
+const DESCRIPTION: &str = "Explain these tools. Without `tool`: an overview of calls, waiting, sessions and files. With `tool`: the parameters, \
+    examples and common mistakes of one tool. Starts no agent and uses no tokens.";
+const HOWTO: &str = "Examples:\n- {}\n- {\"tool\": \"call_cc\"}";
+
+const OVERVIEW: &str = "\
+Calling an agent: call_cc (Claude Code), call_codex (Codex), call_gem (Gemini). Each starts an agent on this machine with your \
+prompt and returns {status, job_id, output, session_id, …}. A call is a durable job: it continues when you stop waiting, when the \
+client disconnects and when the daemon restarts.
+
+Waiting: a call waits for wait_ms (default 50 s) and then returns `running`. Do not repeat it: pass its job_id to call_wait, as often \
+as needed. To run several jobs at once, submit each with fire_and_forget or wait_ms 0, then pass all ids to call_wait.
+
+Resuming: pass the session_id of an answer as resume_session_id (with the same cwd), or use continue_latest with the same task_name.
+
+Inspecting: call_status returns the answer, call_output the agent's output, call_jobs a list. The same data is available as \
+resources: switchboard://jobs/{id}, switchboard://jobs/{id}/output, switchboard://jobs/{id}/error.
+
+Files: status_file, output_file and error_file of an answer can be read or followed with `tail -f`; result.json in the same directory \
+contains the final answer.
+
+Cancelling: call_cancel stops a job and all its processes. A job is also stopped after timeout_ms (default one hour).
+
+Errors: an answer with status failed, timeout or cancelled has `error` with kind, message and hint. The error of a rejected call names \
+the parameter and the remedy; no job was submitted then.";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct Parameters {
+    /// Tool to explain, such as `call_cc`. Default: an overview of all tools.
+    tool: Option<String>,
+}
+
+/// An explanation.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct HowtoResult {
+    /// The explained tool; absent for the overview.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool: Option<String>,
+    /// Explanation.
+    text: String,
+    /// Names of all tools.
+    tools: Vec<String>,
+}
+
+pub(super) fn tool() -> Tool {
+    define_tool::<Parameters, HowtoResult>(NAME, "Explain the tools", DESCRIPTION, Effect::ReadOnly)
+}
+
+#[expect(clippy::unused_async, reason = "all tools have the same signature")]
+pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
+    let Parameters { tool } = request.parse_arguments()?;
+    let names: Vec<&str> = listed_tools(&request.client.options).map(|tool| tool.name.as_ref()).collect();
+    let tool = tool.map(|name| name.trim().to_lowercase());
+    let text = match &tool {
+        None => {
+            format!("{OVERVIEW}\n\nTools: {}. `howto` with `tool` explains one of them.", names.join(", "))
+        }
+        Some(name) => {
+            let found = listed_tools(&request.client.options).find(|tool| tool.name == name.as_str());
+            explain(found.ok_or_else(|| unknown_tool(name, &names))?)
+        }
+    };
+    let result = HowtoResult { tool, tools: names.into_iter().map(str::to_owned).collect(), text };
+    Ok(results::tool_result(&result, result.text.clone()).into())
+}
+
+fn unknown_tool(name: &str, names: &[&str]) -> ToolRejection {
+    let near = nearest(name, names.iter().copied())
+        .map(|near| format!("did you mean `{near}`? "))
+        .unwrap_or_default();
+    let shown: String = name.chars().take(100).collect();
+    ToolRejection::for_field(
+        "tool",
+        format!("unknown tool `{}`", shown.escape_debug()),
+        format!("{near}The tools are: {}", names.join(", ")),
+    )
+}
+
+/// Explains one tool: description, parameters, examples.
+fn explain(tool: &Tool) -> String {
+    let mut text =
+        format!("{}: {}\n\nParameters:\n", tool.name, tool.description.as_deref().unwrap_or_default());
+    for line in describe_parameters(tool) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text.push('\n');
+    text.push_str(examples(&tool.name));
+    text
+}
+
+fn describe_parameters(tool: &Tool) -> impl Iterator<Item = String> {
+    properties(&tool.input_schema).into_iter().map(|(name, schema, is_required)| {
+        let required = if is_required { ", required" } else { "" };
+        let kind = schema["type"].as_str().unwrap_or("any");
+        format!("- {name} ({kind}{required}): {}", schema["description"].as_str().unwrap_or_default())
+    })
+}
+
+/// Returns the examples and common mistakes of a tool.
+fn examples(name: &str) -> &'static str {
+    match name {
+        call_cc::NAME => call_cc::CALL.howto,
+        call_codex::NAME => call_codex::CALL.howto,
+        call_gem::NAME => call_gem::CALL.howto,
+        call_rehearsal::NAME => call_rehearsal::CALL.howto,
+        call_wait::NAME => call_wait::HOWTO,
+        call_status::NAME => call_status::HOWTO,
+        call_output::NAME => call_output::HOWTO,
+        call_jobs::NAME => call_jobs::HOWTO,
+        call_cancel::NAME => call_cancel::HOWTO,
+        _ => HOWTO,
+    }
+}

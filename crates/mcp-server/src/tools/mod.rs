@@ -1,0 +1,108 @@
+//! The table of the tools. Each tool has its own file.
+
+mod call;
+mod call_cancel;
+mod call_cc;
+mod call_codex;
+mod call_gem;
+mod call_jobs;
+pub(crate) mod call_output;
+mod call_rehearsal;
+mod call_status;
+mod call_wait;
+mod definition;
+mod howto;
+pub mod reference;
+
+/// Reads an agent's output, also for the resources.
+pub(crate) use call_output as output;
+pub(crate) use definition::ToolRequest;
+
+use std::sync::LazyLock;
+
+use rmcp::model::{CallToolResponse, Tool};
+
+use crate::options::McpOptions;
+use crate::rejection::ToolRejection;
+
+/// All tools, in the order of `tools/list` and of the reference page.
+static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
+    vec![
+        call_cc::CALL.tool(),
+        call_codex::CALL.tool(),
+        call_gem::CALL.tool(),
+        call_rehearsal::CALL.tool(),
+        call_wait::tool(),
+        call_status::tool(),
+        call_output::tool(),
+        call_jobs::tool(),
+        call_cancel::tool(),
+        howto::tool(),
+    ]
+});
+
+/// Returns the tools that the options enable.
+pub(crate) fn listed_tools(options: &McpOptions) -> impl Iterator<Item = &'static Tool> + use<> {
+    let with_rehearsal = options.rehearsal;
+    TOOLS.iter().filter(move |tool| with_rehearsal || tool.name != call_rehearsal::CALL.name)
+}
+
+/// Calls a tool.
+pub(crate) async fn call(request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
+    match request.tool.name.as_ref() {
+        call_cc::NAME => Box::pin(call_cc::CALL.call(request)).await,
+        call_codex::NAME => Box::pin(call_codex::CALL.call(request)).await,
+        call_gem::NAME => Box::pin(call_gem::CALL.call(request)).await,
+        call_rehearsal::NAME => Box::pin(call_rehearsal::CALL.call(request)).await,
+        call_wait::NAME => call_wait::call(request).await,
+        call_status::NAME => call_status::call(request).await,
+        call_output::NAME => call_output::call(request).await,
+        call_jobs::NAME => call_jobs::call(request).await,
+        call_cancel::NAME => call_cancel::call(request).await,
+        howto::NAME => howto::call(request).await,
+        other => Err(ToolRejection::new(format!("unknown tool {other}"), "see tools/list")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn scripted_agent_is_listed_only_if_enabled() {
+        let names = |rehearsal| {
+            let options = McpOptions { rehearsal, ..McpOptions::default() };
+            listed_tools(&options).map(|tool| tool.name.to_string()).collect::<Vec<_>>()
+        };
+        assert!(!names(false).contains(&"call_rehearsal".to_owned()));
+        assert_eq!(names(true).len(), names(false).len() + 1);
+    }
+
+    #[test]
+    fn every_tool_is_fully_described() {
+        for tool in TOOLS.iter() {
+            let name = &tool.name;
+            let description = tool.description.as_deref().unwrap_or_default();
+            assert!((100..1200).contains(&description.len()), "{name}: {} characters", description.len());
+            assert!(tool.output_schema.is_some() && tool.title.is_some(), "{name}");
+            let annotations = tool.annotations.clone().unwrap();
+            assert!(annotations.read_only_hint.is_some() && annotations.destructive_hint.is_some(), "{name}");
+            assert!(annotations.idempotent_hint.is_some() && annotations.open_world_hint.is_some(), "{name}");
+            for (parameter, schema) in tool.input_schema["properties"].as_object().unwrap() {
+                let is_time = parameter.ends_with("_ms");
+                let types = if is_time { json!(["integer", "string"]) } else { schema["type"].clone() };
+                assert!(
+                    schema["description"].is_string() && schema["type"] == types && !types.is_null(),
+                    "{name}.{parameter}: {schema}"
+                );
+                assert!(is_time || types.is_string(), "{name}.{parameter}: {schema}");
+            }
+            let text = serde_json::to_string(tool).unwrap();
+            assert!(
+                !text.contains("\"format\":\"") && !text.contains("$ref") && !text.contains("$schema"),
+                "{text}"
+            );
+        }
+    }
+}

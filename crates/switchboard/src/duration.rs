@@ -1,3 +1,0 @@
-//! The name under which `mcp` uses [`render::duration`].
-
-pub use render::duration::parse as read;
