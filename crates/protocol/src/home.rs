@@ -101,7 +101,7 @@ impl SwitchboardHome {
         self.state.join("jobs")
     }
 
-    /// Returns the directory for a new job. Its name is a UUIDv7, so that listings are chronological.
+    /// Returns the directory for a new job. Its name is a `UUIDv7`, so that listings are chronological.
     pub fn new_job_directory(&self) -> PathBuf {
         self.jobs_directory().join(uuid::Uuid::now_v7().to_string())
     }
