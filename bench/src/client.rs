@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A running server and the line to it.
 #[derive(Debug)]
-pub struct McpHost {
+pub struct BenchHost {
     child: Child,
     input: Option<ChildStdin>,
     output: Option<BufReader<ChildStdout>>,
@@ -30,8 +30,8 @@ pub struct McpHost {
     heard_bytes: usize,
 }
 
-impl McpHost {
-    /// Starts the server. It is there when [`McpHost::initialize`] returns.
+impl BenchHost {
+    /// Starts the server. It is there when [`BenchHost::initialize`] returns.
     pub fn start(mut command: Command) -> Result<Self, Failure> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let output = child.stdout.take().ok_or("the server has no stdout")?;
@@ -147,7 +147,7 @@ impl fmt::Display for Silence {
 
 impl std::error::Error for Silence {}
 
-impl Drop for McpHost {
+impl Drop for BenchHost {
     fn drop(&mut self) {
         drop(self.input.take());
         let _ = self.child.kill();

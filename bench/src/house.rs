@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 use crate::census::{self, Mark};
-use crate::client::McpHost;
+use crate::client::BenchHost;
 use crate::executables::Executables;
 
 /// The default number of concurrent calls.
@@ -70,8 +70,8 @@ impl House {
     }
 
     /// A host that has been greeted.
-    pub fn host(&self) -> Result<McpHost, Failure> {
-        let mut client = McpHost::start(self.bridge())?;
+    pub fn host(&self) -> Result<BenchHost, Failure> {
+        let mut client = BenchHost::start(self.bridge())?;
         client.initialize()?;
         Ok(client)
     }

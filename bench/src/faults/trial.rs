@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::census::{self, Mark};
-use crate::client::{McpHost, Silence};
+use crate::client::{BenchHost, Silence};
 use crate::executables::Executables;
 use crate::house::{House, is_there, quoted};
 use crate::process;
@@ -182,13 +182,13 @@ impl<'a> Trial<'a> {
         }
     }
 
-    fn start(&self) -> Result<McpHost, Failure> {
+    fn start(&self) -> Result<BenchHost, Failure> {
         if let Some(house) = &self.house {
             return house.host();
         }
         let (program, _) = self.server.program().ok_or("it is not installed")?;
         let (agents, home) = (self.work.join("agents"), self.work.join("server"));
-        let mut client = McpHost::start(self.server.command(self.fault, &program, &agents, &home)?)?;
+        let mut client = BenchHost::start(self.server.command(self.fault, &program, &agents, &home)?)?;
         client.initialize()?;
         Ok(client)
     }
@@ -205,7 +205,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    fn act(&self, deed: Deed, client: &mut McpHost, request: u64) -> Result<(), Failure> {
+    fn act(&self, deed: Deed, client: &mut BenchHost, request: u64) -> Result<(), Failure> {
         match (deed, &self.house) {
             (Deed::Wait, _) => Ok(()),
             (Deed::Cancel, _) => client.say(&json!({
@@ -280,7 +280,7 @@ impl<'a> Trial<'a> {
         })
     }
 
-    fn peak_memory(&self, client: &McpHost) -> f64 {
+    fn peak_memory(&self, client: &BenchHost) -> f64 {
         let daemon = self.house.as_ref().and_then(|house| house.daemon().ok()).and_then(process::peak_memory);
         process::peak_memory(client.pid()).unwrap_or(0.0) + daemon.unwrap_or(0.0)
     }
@@ -303,7 +303,7 @@ fn later(house: &House) -> Result<(Value, Value), Failure> {
     Ok((answer, printed))
 }
 
-fn ask(host: &mut McpHost, tool: &str, arguments: &Value) -> Result<Value, Failure> {
+fn ask(host: &mut BenchHost, tool: &str, arguments: &Value) -> Result<Value, Failure> {
     let id = host.send("tools/call", &json!({ "name": tool, "arguments": arguments }))?;
     let mut answer = host.answer_to(id)?;
     match answer["structuredContent"].take() {
@@ -342,7 +342,7 @@ impl Heard {
     }
 }
 
-fn hear(client: &mut McpHost, request: u64) -> Heard {
+fn hear(client: &mut BenchHost, request: u64) -> Heard {
     loop {
         match client.hear() {
             Ok(message) if message["id"] == request && message.get("method").is_none() => {

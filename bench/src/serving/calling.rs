@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::Failure;
-use crate::client::McpHost;
+use crate::client::BenchHost;
 use crate::cost::Meter;
 use crate::house::check;
 use crate::process;
@@ -72,7 +72,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
 }
 
 /// Measures the same call in the default sandbox. The first runs the self-test and is not counted.
-async fn in_the_sandbox(bench: &mut Bench<'_>, host: &mut McpHost) -> Result<Vec<f64>, Failure> {
+async fn in_the_sandbox(bench: &mut Bench<'_>, host: &mut BenchHost) -> Result<Vec<f64>, Failure> {
     let mut hello = bench.house.hello();
     hello["arguments"]["policy"] = "workspace".into();
     call(host, &hello, 3, check)?;
@@ -106,7 +106,7 @@ fn spawn(bench: &Bench<'_>) -> Result<Round, Failure> {
 
 /// Calls a tool so many times, one after the other.
 pub fn call(
-    host: &mut McpHost,
+    host: &mut BenchHost,
     params: &Value,
     calls: u32,
     check: fn(&Value) -> Result<(), Failure>,
@@ -123,7 +123,7 @@ pub fn call(
 }
 
 /// Returns the CPU time of the bridge, the daemon, its fork server, and all finished supervisors and agents.
-fn cpu(bench: &Bench<'_>, host: &McpHost) -> Result<Duration, Failure> {
+fn cpu(bench: &Bench<'_>, host: &BenchHost) -> Result<Duration, Failure> {
     let both = process::cpu(host.pid()).zip(process::cpu_with_children(bench.house.daemon()?));
     both.map(|(bridge, daemon)| bridge + daemon).ok_or_else(|| "the daemon is gone".into())
 }

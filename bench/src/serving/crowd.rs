@@ -11,7 +11,7 @@ use crate::report::{Baseline, Row, Unit};
 use crate::spread::Spread;
 
 use super::Bench;
-use crate::client::McpHost;
+use crate::client::BenchHost;
 use crate::house::{AT_ONCE, PROMPT, check};
 
 use super::plain::finish;
@@ -64,7 +64,7 @@ pub fn spawn(bench: &Bench<'_>, most: usize) -> Result<f64, Failure> {
 
 /// Calls a tool so many times, as many at once as there may be; how many were answered in a second.
 pub fn rate(
-    host: &mut McpHost,
+    host: &mut BenchHost,
     params: &Value,
     calls: u32,
     at_once: usize,
@@ -87,7 +87,7 @@ pub fn rate(
 }
 
 /// Returns the daemon's memory while all calls have printed and none has finished.
-fn with_all_running(bench: &Bench<'_>, host: &mut McpHost) -> Result<Option<f64>, Failure> {
+fn with_all_running(bench: &Bench<'_>, host: &mut BenchHost) -> Result<Option<f64>, Failure> {
     let mut silent = BTreeSet::new();
     let mut open = BTreeSet::new();
     for token in 0..AT_ONCE as u64 {

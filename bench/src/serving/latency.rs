@@ -10,7 +10,7 @@ use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
 
 use super::calling::Round;
-use crate::client::McpHost;
+use crate::client::BenchHost;
 use crate::house::check;
 
 use super::{Bench, millis};
@@ -54,7 +54,12 @@ fn read_plainly(bench: &Bench<'_>, prompt: &str) -> Result<Vec<f64>, Failure> {
     Ok(ages)
 }
 
-fn be_notified(bench: &Bench<'_>, host: &mut McpHost, prompt: &str, token: u64) -> Result<Vec<f64>, Failure> {
+fn be_notified(
+    bench: &Bench<'_>,
+    host: &mut BenchHost,
+    prompt: &str,
+    token: u64,
+) -> Result<Vec<f64>, Failure> {
     let id = host.send("tools/call", &bench.house.call(prompt, Some(token)))?;
     let mut ages = Vec::new();
     loop {

@@ -18,7 +18,7 @@ use crate::spread::Spread;
 use crate::{Failure, output};
 
 use super::calling::call;
-use crate::client::McpHost;
+use crate::client::BenchHost;
 
 use super::crowd::rate;
 use super::growth::GROWTH;
@@ -148,7 +148,7 @@ impl Samples {
         with_daemon: bool,
     ) -> Result<(), Failure> {
         let began = Instant::now();
-        let mut host = McpHost::start(command)?;
+        let mut host = BenchHost::start(command)?;
         host.initialize()?;
         self.start.push(millis(began.elapsed()));
         let host_pid = host.pid();
@@ -169,7 +169,7 @@ impl Samples {
     }
 
     fn grow(&mut self, bench: &Bench<'_>, command: Command, params: &Value) -> Result<(), Failure> {
-        let mut host = McpHost::start(command)?;
+        let mut host = BenchHost::start(command)?;
         host.initialize()?;
         call(&mut host, params, 2, answers_hello)?;
         for at_once in GROWTH {
@@ -182,7 +182,7 @@ impl Samples {
 
     /// Sends a very long transcript; a server without a reply is not recorded.
     pub fn flood(&mut self, command: Command, params: &Value, beside: Option<u32>) -> Result<(), Failure> {
-        let mut host = McpHost::start(command)?;
+        let mut host = BenchHost::start(command)?;
         host.initialize()?;
         beside.into_iter().for_each(process::forget_peak);
         host.give_up_at(Instant::now() + FLOOD_PATIENCE);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::Failure;
-use crate::client::McpHost;
+use crate::client::BenchHost;
 use crate::process;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
@@ -47,9 +47,9 @@ fn spawn(bench: &Bench<'_>) -> Result<f64, Failure> {
     Ok(millis(began.elapsed()))
 }
 
-fn start(bench: &Bench<'_>) -> Result<(McpHost, f64), Failure> {
+fn start(bench: &Bench<'_>) -> Result<(BenchHost, f64), Failure> {
     let began = Instant::now();
-    let mut client = McpHost::start(bench.house.bridge())?;
+    let mut client = BenchHost::start(bench.house.bridge())?;
     client.initialize()?;
     Ok((client, millis(began.elapsed())))
 }

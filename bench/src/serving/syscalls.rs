@@ -16,7 +16,7 @@ use crate::{Failure, output, process};
 use super::Bench;
 use super::calling::call;
 use super::plain::finish as read_to_the_end;
-use crate::client::McpHost;
+use crate::client::BenchHost;
 use crate::house::check;
 
 const SYNCS: &str = "fsync,fdatasync";
@@ -59,7 +59,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     ])
 }
 
-fn syncs_of_a_call(bench: &Bench<'_>, host: &mut McpHost) -> Result<Option<f64>, Failure> {
+fn syncs_of_a_call(bench: &Bench<'_>, host: &mut BenchHost) -> Result<Option<f64>, Failure> {
     let counts = counts(bench);
     let Some(tracer) = trace(&ours(bench)?, SYNCS, &counts)? else { return Ok(None) };
     let called = call(host, &bench.house.hello(), bench.scale.traced, check);
@@ -69,7 +69,7 @@ fn syncs_of_a_call(bench: &Bench<'_>, host: &mut McpHost) -> Result<Option<f64>,
 }
 
 /// Returns the system calls of a line, of the agent alone and of all processes.
-fn calls_of_a_line(bench: &Bench<'_>, host: &mut McpHost) -> Result<Option<(f64, f64)>, Failure> {
+fn calls_of_a_line(bench: &Bench<'_>, host: &mut BenchHost) -> Result<Option<(f64, f64)>, Failure> {
     let (Some(none), Some(all)) = (in_all(bench, host, 0)?, in_all(bench, host, bench.scale.traced)?) else {
         return Ok(None);
     };
@@ -78,7 +78,7 @@ fn calls_of_a_line(bench: &Bench<'_>, host: &mut McpHost) -> Result<Option<(f64,
 }
 
 /// Counts the system calls of a run that prints that many lines: of the agent alone, and of all our processes.
-fn in_all(bench: &Bench<'_>, host: &mut McpHost, lines: u32) -> Result<Option<(u32, u32)>, Failure> {
+fn in_all(bench: &Bench<'_>, host: &mut BenchHost, lines: u32) -> Result<Option<(u32, u32)>, Failure> {
     let (counts, prompt) = (counts(bench), format!("@lines {lines} {GAP}"));
     let Ok(child) = bench.plain.spawn_under(&["strace", "-f", "-c", "-o"], &counts, &prompt) else {
         return Ok(None);

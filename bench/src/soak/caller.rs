@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 use crate::census::Mark;
-use crate::client::McpHost;
+use crate::client::BenchHost;
 use crate::dice::Dice;
 use crate::house::House;
 
@@ -51,7 +51,7 @@ impl SoakCaller<'_> {
         self.work.join(format!("pids-{}-{number}", self.name))
     }
 
-    fn go(&self, host: &mut Option<McpHost>, errand: &SoakScenario, number: u32) -> Result<(), Failure> {
+    fn go(&self, host: &mut Option<BenchHost>, errand: &SoakScenario, number: u32) -> Result<(), Failure> {
         let mut client = match host.take() {
             Some(client) => client,
             None => self.house.host()?,
@@ -93,11 +93,11 @@ impl SoakCaller<'_> {
     }
 
     /// Asked with the same key, it is the job that is there, if one is.
-    fn placed(&self, client: &mut McpHost, errand: &SoakScenario) -> Result<Value, Failure> {
+    fn placed(&self, client: &mut BenchHost, errand: &SoakScenario) -> Result<Value, Failure> {
         ask(client, &errand.request(self.house.workspace(), true))
     }
 
-    fn end_of(client: &mut McpHost, mut answer: Value) -> Result<Value, Failure> {
+    fn end_of(client: &mut BenchHost, mut answer: Value) -> Result<Value, Failure> {
         let job = answer["job_id"].clone();
         let give_up_at = Instant::now() + PATIENCE;
         while !is_final(&answer) {
@@ -137,7 +137,7 @@ impl SoakCaller<'_> {
     }
 }
 
-fn ask(client: &mut McpHost, request: &Value) -> Result<Value, Failure> {
+fn ask(client: &mut BenchHost, request: &Value) -> Result<Value, Failure> {
     let id = client.send("tools/call", request)?;
     let mut answer = client.answer_to(id)?;
     match answer["structuredContent"].take() {

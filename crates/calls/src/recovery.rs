@@ -50,7 +50,7 @@ impl AttachProbe {
             AttachError::Spool(SpoolError::Damaged { .. } | SpoolError::OtherVersion { .. }) => {
                 Self::Damaged { has_supervisor: has_supervisor() }
             }
-            AttachError::Spool(SpoolError::Unreadable { .. }) | AttachError::Folder(_)
+            AttachError::Spool(SpoolError::Unreadable { .. }) | AttachError::Directory(_)
                 if !error.is_transient() =>
             {
                 Self::Unreadable

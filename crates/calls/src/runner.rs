@@ -277,7 +277,7 @@ impl JobRunner<'_> {
                 Ok(run) => return Ok(Some(run)),
                 Err(error) => error,
             };
-            let has_supervisor = || !matches!(Spool::at(&directory).is_held(), Ok(false));
+            let has_supervisor = || !matches!(Spool::at(&directory).is_locked(), Ok(false));
             let newest_run = NewestRun::Current(AttachProbe::from_error(&error, has_supervisor));
             match plan_recovery(Orphan { is_local: true, has_directory: true, newest_run }) {
                 RecoveryPlan::Restart => return Ok(None),

@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use model::{AgentKind, Claim, Job, JobId, NewJob, Owner, Placement};
-use store::{Capacity, ClaimRequest, Committed, Store, StoreError, Submitted, Watch, WatchEvent};
+use store::{Capacity, ChangeStream, ClaimRequest, Committed, Store, StoreError, Submitted, WatchEvent};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -280,7 +280,7 @@ fn random_fraction() -> f64 {
     f64::from(u32::try_from(random >> 32).unwrap_or(0)) / f64::from(u32::MAX)
 }
 
-async fn next_change(changes: &mut Option<Watch>) -> Option<WatchEvent> {
+async fn next_change(changes: &mut Option<ChangeStream>) -> Option<WatchEvent> {
     match changes {
         Some(watch) => watch.next().await,
         None => std::future::pending().await,

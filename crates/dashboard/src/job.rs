@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Redirect, Response};
-use calls::{Answer, Found, JobFiles, Processes, Sandbox, Stream};
+use calls::{Answer, JobFiles, PrefixMatch, Processes, Sandbox, Stream};
 use maud::{Markup, html};
 use model::{Job, JobId, JobIdPrefix, Preset};
 use render::duration::format_millis;

@@ -53,8 +53,8 @@ impl ListQuery {
             "" => None,
             agent => Some(agent.parse::<AgentKind>().map_err(|_| invalid("agent", agent))?),
         };
-        let words = Some(self.q.trim().to_owned()).filter(|words| !words.is_empty());
-        Ok(JobFilter { states, agent, words, ..JobFilter::default() })
+        let text = Some(self.q.trim().to_owned()).filter(|text| !text.is_empty());
+        Ok(JobFilter { states, agent, text, ..JobFilter::default() })
     }
 
     fn older_than(&self) -> Result<Option<JobId>, PageRejection> {

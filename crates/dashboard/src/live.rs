@@ -9,7 +9,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use calls::{Follow, Followed, JobFilter, PageRequest, Watch, WatchEvent};
+use calls::{ChangeStream, Follow, Followed, JobFilter, PageRequest, WatchEvent};
 use futures_util::stream::{Stream, unfold};
 use model::JobId;
 use serde::Deserialize;
@@ -47,7 +47,7 @@ pub(crate) async fn jobs(
 struct ListStream {
     context: PageContext,
     filter: JobFilter,
-    changes: Watch,
+    changes: ChangeStream,
     has_greeted: bool,
     _watcher: WatcherGuard,
 }
@@ -127,7 +127,7 @@ struct JobStream {
     context: PageContext,
     job: JobId,
     follow: Follow,
-    changes: Watch,
+    changes: ChangeStream,
     transcript: JobTranscript,
     after: u64,
     /// Is true while the job waits.

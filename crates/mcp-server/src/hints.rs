@@ -28,7 +28,7 @@ pub(crate) fn call_error_hint(error: &CallError) -> String {
             "list the hosts that the task needs in `network`; the vendor's hosts are always allowed"
                 .to_owned()
         }
-        CallError::Launch(LaunchError::NotInThisVersion { agent, .. }) => {
+        CallError::Launch(LaunchError::UnsupportedVersion { agent, .. }) => {
             format!("ask the user to update {agent}")
         }
         CallError::Launch(LaunchError::NoFileTools) => {
@@ -97,7 +97,7 @@ mod tests {
         let job = model::JobId::from_uuid(uuid::Uuid::nil());
         let launch = [
             LaunchError::NoFileTools,
-            LaunchError::NotInThisVersion { agent: AgentKind::Codex, version: None, option: "tools" },
+            LaunchError::UnsupportedVersion { agent: AgentKind::Codex, version: None, option: "tools" },
         ];
         let errors = launch.map(CallError::Launch).into_iter().chain([
             CallError::Closing,

@@ -115,8 +115,8 @@ impl From<CallError> for ToolRejection {
 fn field(error: &CallError) -> Option<&'static str> {
     match error {
         CallError::Launch(
-            LaunchError::CannotDo { option, .. }
-            | LaunchError::NotInThisVersion { option, .. }
+            LaunchError::Unsupported { option, .. }
+            | LaunchError::UnsupportedVersion { option, .. }
             | LaunchError::Policy { option, .. }
             | LaunchError::BadLimit { option, .. },
         ) => Some(parameter(option)),
@@ -130,9 +130,9 @@ fn field(error: &CallError) -> Option<&'static str> {
         }
         CallError::Launch(LaunchError::WorkspaceSettings { .. }) => Some("mode"),
         CallError::Launch(
-            LaunchError::RelativeFolder { .. }
+            LaunchError::RelativeDirectory { .. }
             | LaunchError::NotUnicode { .. }
-            | LaunchError::CommaInFolder { .. },
+            | LaunchError::CommaInDirectory { .. },
         ) => Some("add_dirs"),
         error => error.field(),
     }
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn call_option_is_reported_as_tool_parameter() {
-        let error = LaunchError::CannotDo { agent: model::AgentKind::Codex, option: "tools" };
+        let error = LaunchError::Unsupported { agent: model::AgentKind::Codex, option: "tools" };
         assert!(
             ToolRejection::from(CallError::Launch(error))
                 .text()

@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::error::ProviderError;
 use crate::message::{OutgoingMessage, ToolUses, Update, Warning};
 use crate::operator::{Operator, Site};
-use crate::session::{Session, Turn};
+use crate::session::{Session, SessionLock};
 use crate::spool_folder::SpoolFolder;
 
 /// How much of an output that is not JSON is told.
@@ -37,7 +37,7 @@ pub(crate) enum Question {
 }
 
 /// A request under way.
-pub(crate) struct Exchange {
+pub(crate) struct ProviderExchange {
     operator: Arc<Operator>,
     question: Question,
     stage: Stage,
@@ -52,7 +52,7 @@ pub(crate) struct Exchange {
     /// The start of a run, while it lasts. Polled at once and nowhere else, so the folder is laid out before it can be dropped.
     starting: Option<BoxFuture<'static, Result<Run, StartError>>>,
     /// The session's turn, which ends with the request.
-    turn: Option<Turn>,
+    turn: Option<SessionLock>,
     folder: Option<SpoolFolder>,
 }
 
@@ -87,7 +87,7 @@ struct Arrived {
     plain_text: Option<String>,
 }
 
-impl Exchange {
+impl ProviderExchange {
     pub fn new(operator: &Arc<Operator>, question: Question) -> Self {
         Self {
             operator: Arc::clone(operator),
@@ -292,7 +292,7 @@ impl Exchange {
         let before = self.totals_before();
         let Some(relay) = &mut self.relay else { return Ok(None) };
         let expected = Expectation::from_launch(self.operator.kind, &arrived.launch);
-        let outcome = arrived.end.judge(Expectation { totals_before: before, ..expected });
+        let outcome = arrived.end.judge(Expectation { before, ..expected });
         let next = relay.next(outcome);
         let attempt = relay.resumes();
         match next {
@@ -351,7 +351,7 @@ impl Exchange {
     }
 }
 
-impl Drop for Exchange {
+impl Drop for ProviderExchange {
     fn drop(&mut self) {
         self.let_go();
     }

@@ -95,8 +95,8 @@ impl Session {
 
     /// Locks the session and waits until abandoned runs have stopped. If this future is dropped, the next caller continues to
     /// wait.
-    pub(crate) async fn take_turn(&self) -> Turn {
-        let mut turn = Turn(Arc::clone(&self.0.turn).lock_owned().await);
+    pub(crate) async fn take_turn(&self) -> SessionLock {
+        let mut turn = SessionLock(Arc::clone(&self.0.turn).lock_owned().await);
         while turn.0.join_next().await.is_some() {}
         turn
     }
@@ -121,9 +121,9 @@ impl Session {
 
 /// The lock on a session, released on drop.
 #[derive(Debug)]
-pub(crate) struct Turn(OwnedMutexGuard<JoinSet<()>>);
+pub(crate) struct SessionLock(OwnedMutexGuard<JoinSet<()>>);
 
-impl Turn {
+impl SessionLock {
     /// Hands over an abandoned run for the next message to wait for.
     pub fn give_up(&mut self, ending: impl Future<Output = ()> + Send + 'static) {
         // Without a runtime nothing can wait for it, nor send another message.

@@ -14,7 +14,7 @@ use crate::config::ProviderConfig;
 use crate::confine;
 use crate::context::Context;
 use crate::error::ProviderError;
-use crate::exchange::{Exchange, Question};
+use crate::exchange::{ProviderExchange, Question};
 use crate::message::{OutgoingMessage, Response, ToolUses};
 use crate::operator::Operator;
 use crate::provider::{Provider, ToolResult, Updates};
@@ -134,7 +134,7 @@ impl<V: Vendor> Provider for CliProvider<V> {
 
     fn complete_stream(&self, context: &Context) -> Updates<OutgoingMessage> {
         let question = Question::Of(Box::new(context.clone()));
-        Exchange::new(&self.operator, question).updates(|_, message| message)
+        ProviderExchange::new(&self.operator, question).updates(|_, message| message)
     }
 
     async fn create_session(&self, agent: &AgentSpec, workspace: &Path) -> Result<Session, ProviderError> {
@@ -160,7 +160,7 @@ impl<V: Vendor> Provider for CliProvider<V> {
             return Box::pin(futures_util::stream::once(async { Err(error) }));
         }
         let question = Question::In(session.clone(), text.to_owned());
-        Exchange::new(&self.operator, question).updates(ToolUses::into_response)
+        ProviderExchange::new(&self.operator, question).updates(ToolUses::into_response)
     }
 
     async fn resume_session(&self, id: &str) -> Result<Option<Session>, ProviderError> {

@@ -18,13 +18,13 @@ const FLUSH: Duration = Duration::from_millis(50);
 
 /// The response to one request.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ApiResponse {
     pub status: u16,
     pub headers: Vec<(&'static str, String)>,
     pub body: Playback,
 }
 
-impl Answer {
+impl ApiResponse {
     pub fn json(status: u16, body: &Value) -> Self {
         let headers = vec![("content-type", "application/json".to_owned())];
         Self { status, headers, body: Playback::whole(body.to_string()) }

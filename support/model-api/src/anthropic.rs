@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, event, words};
-use crate::request::{ModelRequest, Part, Role};
-use crate::script::{Block, Call, Reply, Usage};
+use crate::answer::{ApiResponse, event, words};
+use crate::request::{ConversationRole, ModelRequest, Part};
+use crate::script::{Block, Call, ModelUsage, Reply};
 
 /// Returns whether this is a quota check, which requests one token; a conversation never does.
 pub(crate) fn is_auxiliary(body: &Value) -> bool {
@@ -12,15 +12,15 @@ pub(crate) fn is_auxiliary(body: &Value) -> bool {
 }
 
 /// Returns the response to a request of the CLI itself.
-pub(crate) fn auxiliary(request: &ModelRequest) -> Answer {
+pub(crate) fn auxiliary(request: &ModelRequest) -> ApiResponse {
     if request.path.contains("count_tokens") {
-        return Answer::json(200, &json!({"input_tokens": Usage::default().input}));
+        return ApiResponse::json(200, &json!({"input_tokens": ModelUsage::default().input}));
     }
     let reply = Reply { blocks: vec![Block::Text("ok".to_owned())], ..Reply::default() };
     answer(request, &reply, 0)
 }
 
-pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> Answer {
+pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> ApiResponse {
     let model = request.model().unwrap_or("claude");
     let content: Vec<Value> =
         reply.blocks.iter().enumerate().map(|(n, block)| whole(block, turn, n)).collect();
@@ -30,7 +30,7 @@ pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> Answ
         "content": content, "stop_reason": stop, "stop_sequence": null, "usage": usage(reply.usage),
     });
     if request.body["stream"] != json!(true) {
-        return Answer::whole(reply, &message);
+        return ApiResponse::whole(reply, &message);
     }
     let mut start = message;
     start["content"] = json!([]);
@@ -56,10 +56,10 @@ pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> Answ
         "usage": usage(reply.usage),
     })));
     close.push(said(json!({"type": "message_stop"})));
-    Answer::events(reply, open, close)
+    ApiResponse::events(reply, open, close)
 }
 
-pub(crate) fn refusal(status: u16, retry_after: Option<u64>) -> Answer {
+pub(crate) fn refusal(status: u16, retry_after: Option<u64>) -> ApiResponse {
     let (kind, message) = match status {
         400 => ("invalid_request_error", "messages: at least one message is required"),
         401 => ("authentication_error", "invalid x-api-key"),
@@ -75,7 +75,7 @@ pub(crate) fn refusal(status: u16, retry_after: Option<u64>) -> Answer {
     let request_id = "req_011CSHoEeqs5C35K2UUqR7Fy";
     let body =
         json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id});
-    let answer = Answer::json(status, &body).with_header("request-id", request_id);
+    let answer = ApiResponse::json(status, &body).with_header("request-id", request_id);
     match retry_after {
         Some(seconds) => answer.with_header("retry-after", seconds.to_string()),
         None => answer,
@@ -89,19 +89,19 @@ pub(crate) fn tools(body: &Value) -> Vec<String> {
 
 pub(crate) fn conversation(body: &Value) -> Vec<Part> {
     let mut parts = Vec::new();
-    read(Role::System, &body["system"], &mut parts);
+    read(ConversationRole::System, &body["system"], &mut parts);
     for message in body["messages"].as_array().into_iter().flatten() {
         let role = match message["role"].as_str() {
-            Some("assistant") => Role::Model,
-            Some("system") => Role::System,
-            _ => Role::User,
+            Some("assistant") => ConversationRole::Model,
+            Some("system") => ConversationRole::System,
+            _ => ConversationRole::User,
         };
         read(role, &message["content"], &mut parts);
     }
     parts
 }
 
-fn read(role: Role, content: &Value, parts: &mut Vec<Part>) {
+fn read(role: ConversationRole, content: &Value, parts: &mut Vec<Part>) {
     if let Some(text) = content.as_str() {
         parts.push(Part::Text { role, text: text.to_owned() });
     }
@@ -181,7 +181,7 @@ fn call_id(turn: usize, index: usize) -> String {
     format!("toolu_{turn:012}{index:012}")
 }
 
-fn usage(usage: Usage) -> Value {
+fn usage(usage: ModelUsage) -> Value {
     json!({
         "input_tokens": usage.input - usage.cached,
         "cache_creation_input_tokens": 0,

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, event, words};
-use crate::request::{ModelRequest, Part, Role};
-use crate::script::{Block, Call, Reply, Usage};
+use crate::answer::{ApiResponse, event, words};
+use crate::request::{ConversationRole, ModelRequest, Part};
+use crate::script::{Block, Call, ModelUsage, Reply};
 
 /// Returns whether the request is from one of the CLI's routers or checks, which request JSON; its conversation never does.
 pub(crate) fn is_auxiliary(body: &Value) -> bool {
@@ -12,9 +12,9 @@ pub(crate) fn is_auxiliary(body: &Value) -> bool {
 }
 
 /// Returns the response to a request of the CLI itself.
-pub(crate) fn auxiliary(request: &ModelRequest) -> Answer {
+pub(crate) fn auxiliary(request: &ModelRequest) -> ApiResponse {
     if request.path.contains(":countTokens") {
-        return Answer::json(200, &json!({"totalTokens": Usage::default().input}));
+        return ApiResponse::json(200, &json!({"totalTokens": ModelUsage::default().input}));
     }
     let config = &request.body["generationConfig"];
     let schema = config.get("responseJsonSchema").or(config.get("responseSchema")).unwrap_or(&Value::Null);
@@ -27,7 +27,7 @@ pub(crate) fn model(path: &str) -> Option<&str> {
     path.split("/models/").nth(1)?.split([':', '?']).next()
 }
 
-pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> Answer {
+pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> ApiResponse {
     let chunk = |parts: Vec<Value>, finished: bool| {
         let mut candidate = json!({"content": {"role": "model", "parts": parts}, "index": 0});
         if finished {
@@ -40,7 +40,7 @@ pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> Answ
     };
     if request.path.contains(":generateContent") {
         let parts = reply.blocks.iter().enumerate().flat_map(|(n, block)| whole(block, turn, n)).collect();
-        return Answer::whole(reply, &chunk(parts, true));
+        return ApiResponse::whole(reply, &chunk(parts, true));
     }
     let open = reply
         .blocks
@@ -50,10 +50,10 @@ pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> Answ
         .map(|part| event(None, &chunk(vec![part], false)))
         .collect();
     let close = vec![event(None, &chunk(vec![json!({"text": ""})], true))];
-    Answer::events(reply, open, close)
+    ApiResponse::events(reply, open, close)
 }
 
-pub(crate) fn refusal(status: u16, retry_after: Option<u64>) -> Answer {
+pub(crate) fn refusal(status: u16, retry_after: Option<u64>) -> ApiResponse {
     let (name, message) = match status {
         400 => ("INVALID_ARGUMENT", "API key not valid. Please pass a valid API key."),
         401 => (
@@ -86,7 +86,7 @@ pub(crate) fn refusal(status: u16, retry_after: Option<u64>) -> Answer {
     if !details.is_empty() {
         error["details"] = json!(details);
     }
-    Answer::json(status, &json!({"error": error}))
+    ApiResponse::json(status, &json!({"error": error}))
 }
 
 pub(crate) fn tools(body: &Value) -> Vec<String> {
@@ -101,15 +101,15 @@ pub(crate) fn tools(body: &Value) -> Vec<String> {
 
 pub(crate) fn conversation(body: &Value) -> Vec<Part> {
     let mut parts = Vec::new();
-    read(Role::System, &body["systemInstruction"], &mut parts);
+    read(ConversationRole::System, &body["systemInstruction"], &mut parts);
     for content in body["contents"].as_array().into_iter().flatten() {
-        let role = if content["role"] == "model" { Role::Model } else { Role::User };
+        let role = if content["role"] == "model" { ConversationRole::Model } else { ConversationRole::User };
         read(role, content, &mut parts);
     }
     parts
 }
 
-fn read(role: Role, content: &Value, parts: &mut Vec<Part>) {
+fn read(role: ConversationRole, content: &Value, parts: &mut Vec<Part>) {
     for part in content["parts"].as_array().into_iter().flatten() {
         if part["thought"] == json!(true) {
             continue;
@@ -158,7 +158,7 @@ fn named(call: &Call) -> (String, Value) {
     }
 }
 
-fn usage(usage: Usage) -> Value {
+fn usage(usage: ModelUsage) -> Value {
     json!({
         "promptTokenCount": usage.input,
         "cachedContentTokenCount": usage.cached,

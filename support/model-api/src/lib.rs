@@ -29,6 +29,6 @@ mod script;
 mod server;
 
 pub use home::Environment;
-pub use request::{ModelRequest, Part, Purpose, Role, Vendor};
-pub use script::{Block, Call, Ending, Reply, Script, Turn, Usage};
+pub use request::{ApiVendor, ConversationRole, ModelRequest, Part, Purpose};
+pub use script::{Block, Call, Ending, ModelTurn, ModelUsage, Reply, Script};
 pub use server::ModelApi;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use model_api::{Call, ModelApi, ModelRequest, Script, Turn, mcp_echo};
+use model_api::{Call, ModelApi, ModelRequest, ModelTurn, Script, mcp_echo};
 use serde_json::json;
 
 const USAGE: &str = "\
@@ -64,7 +64,7 @@ fn script(words: &[&str]) -> Option<Script> {
     let seconds = |text: &str| text.parse().ok().map(Duration::from_secs);
     Some(match words {
         ["text", text] => Script::text(*text),
-        ["slow", text] => Script::always(Turn::slow_text(*text, Duration::from_secs(1))),
+        ["slow", text] => Script::always(ModelTurn::slow_text(*text, Duration::from_secs(1))),
         ["shell", command, text] => {
             Script::call_then_text(Call::Shell { command: (*command).to_owned() }, *text)
         }
@@ -80,14 +80,15 @@ fn script(words: &[&str]) -> Option<Script> {
             )
         }
         ["endless", command] => Script::endless(Call::Shell { command: (*command).to_owned() }),
-        ["status", status] => Script::always(Turn::refuse(status.parse().ok()?)),
-        ["status", status, wait] => {
-            Script::always(Turn::Refuse { status: status.parse().ok()?, retry_after: Some(seconds(wait)?) })
-        }
-        ["overloaded"] => Script::always(Turn::Overloaded),
-        ["hang"] => Script::always(Turn::HangBeforeFirstByte),
-        ["hang-after", text] => Script::always(Turn::hang_after(*text)),
-        ["cut-after", text] => Script::always(Turn::cut_after(*text)),
+        ["status", status] => Script::always(ModelTurn::refuse(status.parse().ok()?)),
+        ["status", status, wait] => Script::always(ModelTurn::Refuse {
+            status: status.parse().ok()?,
+            retry_after: Some(seconds(wait)?),
+        }),
+        ["overloaded"] => Script::always(ModelTurn::Overloaded),
+        ["hang"] => Script::always(ModelTurn::HangBeforeFirstByte),
+        ["hang-after", text] => Script::always(ModelTurn::hang_after(*text)),
+        ["cut-after", text] => Script::always(ModelTurn::cut_after(*text)),
         ["obey"] => Script::obey(),
         _ => return None,
     })

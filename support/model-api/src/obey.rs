@@ -12,8 +12,8 @@
 
 use serde_json::{Value, json};
 
-use crate::request::{ModelRequest, Part, Role, Vendor};
-use crate::script::{Block, Call, Script, Turn};
+use crate::request::{ApiVendor, ConversationRole, ModelRequest, Part};
+use crate::script::{Block, Call, ModelTurn, Script};
 
 /// The length of a tool's output in the answer.
 const ECHOED_CHARS: usize = 400;
@@ -25,13 +25,13 @@ impl Script {
     }
 }
 
-fn next_turn(request: &ModelRequest) -> Turn {
+fn next_turn(request: &ModelRequest) -> ModelTurn {
     let prompt = request.prompt().unwrap_or_default();
-    let vendor = request.vendor.unwrap_or(Vendor::Anthropic);
+    let vendor = request.vendor.unwrap_or(ApiVendor::Anthropic);
     let results = results_since_prompt(request, &prompt);
     let mut steps = prompt.lines().filter_map(|line| step(line, vendor));
     if let Some(call) = steps.nth(results.len()) {
-        return Turn::blocks(vec![Block::Call(call)]);
+        return ModelTurn::blocks(vec![Block::Call(call)]);
     }
     let text: Vec<&str> = prompt.lines().filter(|line| step(line, vendor).is_none()).collect();
     let mut answer = text.join("\n").trim().to_owned();
@@ -39,10 +39,10 @@ fn next_turn(request: &ModelRequest) -> Turn {
         answer.push_str(if answer.is_empty() { "" } else { "\n" });
         answer.extend(output.trim().chars().take(ECHOED_CHARS));
     }
-    Turn::text(if answer.is_empty() { "done".to_owned() } else { answer })
+    ModelTurn::text(if answer.is_empty() { "done".to_owned() } else { answer })
 }
 
-fn step(line: &str, vendor: Vendor) -> Option<Call> {
+fn step(line: &str, vendor: ApiVendor) -> Option<Call> {
     let (sign, rest) = line.trim().split_once(' ')?;
     let rest = rest.trim().to_owned();
     match sign {
@@ -56,15 +56,15 @@ fn step(line: &str, vendor: Vendor) -> Option<Call> {
     }
 }
 
-fn background(command: &str, vendor: Vendor) -> Call {
+fn background(command: &str, vendor: ApiVendor) -> Call {
     let tool = |name: &str, input: Value| Call::Tool { name: name.to_owned(), input };
     match vendor {
-        Vendor::Anthropic => {
+        ApiVendor::Anthropic => {
             tool("Bash", json!({"command": command, "description": command, "run_in_background": true}))
         }
         // A command that outlasts its yield time continues as a background terminal.
-        Vendor::OpenAi => tool("exec_command", json!({"cmd": command, "yield_time_ms": 250})),
-        Vendor::Gemini => tool("run_shell_command", json!({"command": command, "is_background": true})),
+        ApiVendor::OpenAi => tool("exec_command", json!({"cmd": command, "yield_time_ms": 250})),
+        ApiVendor::Gemini => tool("run_shell_command", json!({"command": command, "is_background": true})),
     }
 }
 
@@ -73,7 +73,7 @@ fn results_since_prompt(request: &ModelRequest, prompt: &str) -> Vec<String> {
     let mut results = Vec::new();
     for part in request.conversation() {
         match part {
-            Part::Text { role: Role::User, text } if text == prompt => results.clear(),
+            Part::Text { role: ConversationRole::User, text } if text == prompt => results.clear(),
             Part::ToolResult { output } => results.push(output),
             Part::Text { .. } | Part::ToolCall { .. } => {}
         }

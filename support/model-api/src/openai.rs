@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, event, words};
-use crate::request::{ModelRequest, Part, Role};
-use crate::script::{Block, Call, Reply, Usage};
+use crate::answer::{ApiResponse, event, words};
+use crate::request::{ConversationRole, ModelRequest, Part};
+use crate::script::{Block, Call, ModelUsage, Reply};
 
 /// Returns whether the request is housekeeping, such as compaction. Codex labels its requests.
 pub(crate) fn is_auxiliary(body: &Value) -> bool {
@@ -14,12 +14,12 @@ pub(crate) fn is_auxiliary(body: &Value) -> bool {
 }
 
 /// Returns the response to a request of the CLI itself.
-pub(crate) fn auxiliary(request: &ModelRequest) -> Answer {
+pub(crate) fn auxiliary(request: &ModelRequest) -> ApiResponse {
     let reply = Reply { blocks: vec![Block::Text("ok".to_owned())], ..Reply::default() };
     answer(request, &reply, 0)
 }
 
-pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> Answer {
+pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> ApiResponse {
     let items: Vec<Value> =
         reply.blocks.iter().enumerate().map(|(n, block)| item(block, request, turn, n)).collect();
     let response = json!({
@@ -27,7 +27,7 @@ pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> Answ
         "model": request.model().unwrap_or("gpt"), "output": items, "usage": usage(reply.usage),
     });
     if request.body["stream"] != json!(true) {
-        return Answer::whole(reply, &response);
+        return ApiResponse::whole(reply, &response);
     }
     let mut started = response.clone();
     started["status"] = json!("in_progress");
@@ -48,10 +48,10 @@ pub(crate) fn answer(request: &ModelRequest, reply: &Reply, turn: usize) -> Answ
         close.push(said(json!({"type": "response.output_item.done", "output_index": index, "item": item})));
     }
     close.push(said(json!({"type": "response.completed", "response": response})));
-    Answer::events(reply, open, close)
+    ApiResponse::events(reply, open, close)
 }
 
-pub(crate) fn refusal(status: u16, retry_after: Option<u64>) -> Answer {
+pub(crate) fn refusal(status: u16, retry_after: Option<u64>) -> ApiResponse {
     let (kind, code, message) = match status {
         400 => ("invalid_request_error", json!("invalid_prompt"), "Invalid prompt.".to_owned()),
         401 => (
@@ -89,7 +89,7 @@ pub(crate) fn refusal(status: u16, retry_after: Option<u64>) -> Answer {
         ),
     };
     let body = json!({"error": {"message": message, "type": kind, "param": null, "code": code}});
-    let answer = Answer::json(status, &body).with_header("x-request-id", "req_0f6d3e1f5c8a4b7e");
+    let answer = ApiResponse::json(status, &body).with_header("x-request-id", "req_0f6d3e1f5c8a4b7e");
     match retry_after {
         Some(seconds) => answer.with_header("retry-after", seconds.to_string()),
         None => answer,
@@ -130,7 +130,7 @@ fn offered(body: &Value) -> impl Iterator<Item = &Value> {
 pub(crate) fn conversation(body: &Value) -> Vec<Part> {
     let mut parts = Vec::new();
     if let Some(text) = body["instructions"].as_str() {
-        parts.push(Part::Text { role: Role::System, text: text.to_owned() });
+        parts.push(Part::Text { role: ConversationRole::System, text: text.to_owned() });
     }
     for item in body["input"].as_array().into_iter().flatten() {
         match item["type"].as_str() {
@@ -150,9 +150,9 @@ pub(crate) fn conversation(body: &Value) -> Vec<Part> {
             }
             Some("message") | None => {
                 let role = match item["role"].as_str() {
-                    Some("assistant") => Role::Model,
-                    Some("developer" | "system") => Role::System,
-                    _ => Role::User,
+                    Some("assistant") => ConversationRole::Model,
+                    Some("developer" | "system") => ConversationRole::System,
+                    _ => ConversationRole::User,
                 };
                 let content = item["content"].as_array().into_iter().flatten();
                 parts.extend(
@@ -234,7 +234,7 @@ fn named(call: &Call, body: &Value) -> Value {
     item
 }
 
-fn usage(usage: Usage) -> Value {
+fn usage(usage: ModelUsage) -> Value {
     json!({
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cached},

@@ -6,7 +6,7 @@ use crate::{anthropic, gemini, openai};
 
 /// The API of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Vendor {
+pub enum ApiVendor {
     /// The Messages API of Claude Code.
     Anthropic,
     /// The Responses API of Codex.
@@ -19,7 +19,7 @@ pub enum Vendor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// A turn of the conversation: answered by the script.
-    Turn,
+    ModelTurn,
     /// A request of the CLI itself (a title, a quota check, a classifier): answered without a turn of the script.
     Auxiliary,
     /// An unknown API: answered with 404.
@@ -30,7 +30,7 @@ pub enum Purpose {
 #[derive(Clone, Debug)]
 pub struct ModelRequest {
     /// The API, if it is one of the three.
-    pub vendor: Option<Vendor>,
+    pub vendor: Option<ApiVendor>,
     /// The purpose.
     pub purpose: Purpose,
     /// The HTTP method.
@@ -45,7 +45,7 @@ pub struct ModelRequest {
 
 /// The author of a part of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum ConversationRole {
     /// The system prompt or instructions.
     System,
     /// The user, including context that the CLI adds.
@@ -60,7 +60,7 @@ pub enum Part {
     /// Text.
     Text {
         /// The author.
-        role: Role,
+        role: ConversationRole,
         /// The text.
         text: String,
     },
@@ -91,7 +91,7 @@ impl ModelRequest {
 
     /// Returns the requested model.
     pub fn model(&self) -> Option<&str> {
-        if self.vendor == Some(Vendor::Gemini) {
+        if self.vendor == Some(ApiVendor::Gemini) {
             return gemini::model(&self.path);
         }
         self.body["model"].as_str()
@@ -100,9 +100,9 @@ impl ModelRequest {
     /// Returns the names of the offered tools, in order.
     pub fn tools(&self) -> Vec<String> {
         match self.vendor {
-            Some(Vendor::Anthropic) => anthropic::tools(&self.body),
-            Some(Vendor::OpenAi) => openai::tools(&self.body),
-            Some(Vendor::Gemini) => gemini::tools(&self.body),
+            Some(ApiVendor::Anthropic) => anthropic::tools(&self.body),
+            Some(ApiVendor::OpenAi) => openai::tools(&self.body),
+            Some(ApiVendor::Gemini) => gemini::tools(&self.body),
             None => Vec::new(),
         }
     }
@@ -110,15 +110,15 @@ impl ModelRequest {
     /// Returns the conversation so far, the system prompt first.
     pub fn conversation(&self) -> Vec<Part> {
         match self.vendor {
-            Some(Vendor::Anthropic) => anthropic::conversation(&self.body),
-            Some(Vendor::OpenAi) => openai::conversation(&self.body),
-            Some(Vendor::Gemini) => gemini::conversation(&self.body),
+            Some(ApiVendor::Anthropic) => anthropic::conversation(&self.body),
+            Some(ApiVendor::OpenAi) => openai::conversation(&self.body),
+            Some(ApiVendor::Gemini) => gemini::conversation(&self.body),
             None => Vec::new(),
         }
     }
 
     /// Returns all texts of `role`, in order.
-    pub fn says(&self, role: Role) -> Vec<String> {
+    pub fn says(&self, role: ConversationRole) -> Vec<String> {
         self.conversation()
             .into_iter()
             .filter_map(|part| match part {
@@ -132,7 +132,9 @@ impl ModelRequest {
     pub fn prompt(&self) -> Option<String> {
         const OWN_WORDS: [&str; 4] =
             ["<system-reminder>", "<environment_context>", "<session_context>", "<user_instructions>"];
-        self.says(Role::User).into_iter().rfind(|text| !OWN_WORDS.iter().any(|tag| text.starts_with(tag)))
+        self.says(ConversationRole::User)
+            .into_iter()
+            .rfind(|text| !OWN_WORDS.iter().any(|tag| text.starts_with(tag)))
     }
 
     /// Returns the results of the tools, in order.
@@ -154,26 +156,26 @@ impl ModelRequest {
             .rev()
             .find_map(|part| match part {
                 Part::ToolResult { .. } => Some(true),
-                Part::ToolCall { .. } | Part::Text { role: Role::Model, .. } => Some(false),
+                Part::ToolCall { .. } | Part::Text { role: ConversationRole::Model, .. } => Some(false),
                 Part::Text { .. } => None,
             })
             .unwrap_or(false)
     }
 }
 
-fn classify(method: &str, path: &str, body: &Value) -> (Option<Vendor>, Purpose) {
-    let purpose = |auxiliary| if auxiliary { Purpose::Auxiliary } else { Purpose::Turn };
+fn classify(method: &str, path: &str, body: &Value) -> (Option<ApiVendor>, Purpose) {
+    let purpose = |auxiliary| if auxiliary { Purpose::Auxiliary } else { Purpose::ModelTurn };
     let route = path.split('?').next().unwrap_or(path);
     if method == "POST" && route == "/v1/messages" {
-        (Some(Vendor::Anthropic), purpose(anthropic::is_auxiliary(body)))
+        (Some(ApiVendor::Anthropic), purpose(anthropic::is_auxiliary(body)))
     } else if method == "POST" && route == "/v1/messages/count_tokens" {
-        (Some(Vendor::Anthropic), Purpose::Auxiliary)
+        (Some(ApiVendor::Anthropic), Purpose::Auxiliary)
     } else if method == "POST" && route == "/v1/responses" {
-        (Some(Vendor::OpenAi), purpose(openai::is_auxiliary(body)))
+        (Some(ApiVendor::OpenAi), purpose(openai::is_auxiliary(body)))
     } else if route.ends_with(":streamGenerateContent") || route.ends_with(":generateContent") {
-        (Some(Vendor::Gemini), purpose(gemini::is_auxiliary(body)))
+        (Some(ApiVendor::Gemini), purpose(gemini::is_auxiliary(body)))
     } else if route.ends_with(":countTokens") {
-        (Some(Vendor::Gemini), Purpose::Auxiliary)
+        (Some(ApiVendor::Gemini), Purpose::Auxiliary)
     } else if method == "HEAD" || route == "/v1/models" {
         (None, Purpose::Auxiliary)
     } else {

@@ -1,6 +1,6 @@
 //! Replies of the model: turns as data, and the rule that selects one for a request.
 //!
-//! Knows no wire format: each vendor's module renders a [`Turn`].
+//! Knows no wire format: each vendor's module renders a [`ModelTurn`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::request::ModelRequest;
 
 /// One answer of the model to one request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Turn {
+pub enum ModelTurn {
     /// A reply of the model.
     Reply(Reply),
     /// An API error with this HTTP status, in the vendor's own error body.
@@ -38,7 +38,7 @@ pub struct Reply {
     /// The end of the stream.
     pub ending: Ending,
     /// The reported token counts.
-    pub usage: Usage,
+    pub usage: ModelUsage,
 }
 
 /// A block of a reply.
@@ -92,7 +92,7 @@ pub enum Ending {
 
 /// Token counts of one reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
+pub struct ModelUsage {
     /// Tokens read, cached ones included.
     pub input: u64,
     /// The number of cached input tokens.
@@ -103,13 +103,13 @@ pub struct Usage {
     pub reasoning: u64,
 }
 
-impl Default for Usage {
+impl Default for ModelUsage {
     fn default() -> Self {
         Self { input: 100, cached: 40, output: 20, reasoning: 5 }
     }
 }
 
-impl Turn {
+impl ModelTurn {
     /// Replies with `text`.
     pub fn text(text: impl Into<String>) -> Self {
         Self::blocks(vec![Block::Text(text.into())])
@@ -168,7 +168,7 @@ impl Turn {
     }
 }
 
-type Rule = dyn Fn(&ModelRequest, usize) -> Turn + Send + Sync;
+type Rule = dyn Fn(&ModelRequest, usize) -> ModelTurn + Send + Sync;
 
 /// Maps requests to turns.
 #[derive(Clone)]
@@ -176,19 +176,19 @@ pub struct Script(Arc<Rule>);
 
 impl Script {
     /// Answers every request by this turn.
-    pub fn always(turn: Turn) -> Self {
+    pub fn always(turn: ModelTurn) -> Self {
         Self::by(move |_, _| turn.clone())
     }
 
     /// Answers every request by this text.
     pub fn text(text: impl Into<String>) -> Self {
-        Self::always(Turn::text(text))
+        Self::always(ModelTurn::text(text))
     }
 
     /// Answers the first request by the first turn, and so on; the last turn repeats. An empty list is an empty text.
-    pub fn turns(turns: Vec<Turn>) -> Self {
+    pub fn turns(turns: Vec<ModelTurn>) -> Self {
         Self::by(move |_, number| {
-            turns.get(number).or(turns.last()).cloned().unwrap_or_else(|| Turn::text(""))
+            turns.get(number).or(turns.last()).cloned().unwrap_or_else(|| ModelTurn::text(""))
         })
     }
 
@@ -196,21 +196,25 @@ impl Script {
     pub fn call_then_text(call: Call, text: impl Into<String>) -> Self {
         let text = text.into();
         Self::by(move |request, _| {
-            if request.ends_with_tool_result() { Turn::text(text.as_str()) } else { Turn::call(call.clone()) }
+            if request.ends_with_tool_result() {
+                ModelTurn::text(text.as_str())
+            } else {
+                ModelTurn::call(call.clone())
+            }
         })
     }
 
     /// Calls the same tool forever.
     pub fn endless(call: Call) -> Self {
-        Self::always(Turn::call(call))
+        Self::always(ModelTurn::call(call))
     }
 
     /// Computes the turn from the request and its number, counted from 0 over the requests that take a turn.
-    pub fn by(rule: impl Fn(&ModelRequest, usize) -> Turn + Send + Sync + 'static) -> Self {
+    pub fn by(rule: impl Fn(&ModelRequest, usize) -> ModelTurn + Send + Sync + 'static) -> Self {
         Self(Arc::new(rule))
     }
 
-    pub(crate) fn turn(&self, request: &ModelRequest, number: usize) -> Turn {
+    pub(crate) fn turn(&self, request: &ModelRequest, number: usize) -> ModelTurn {
         (self.0)(request, number)
     }
 }

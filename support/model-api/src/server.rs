@@ -17,9 +17,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::answer::{Answer, Playback};
-use crate::request::{ModelRequest, Purpose, Vendor};
-use crate::script::{Script, Turn};
+use crate::answer::{ApiResponse, Playback};
+use crate::request::{ApiVendor, ModelRequest, Purpose};
+use crate::script::{ModelTurn, Script};
 use crate::{anthropic, gemini, openai};
 
 /// A running model API on a free loopback port. Dropping it closes every connection and the port.
@@ -42,7 +42,7 @@ impl Log {
     fn keep(&self, request: ModelRequest) -> usize {
         let mut before = 0;
         self.0.send_modify(|requests| {
-            before = requests.iter().filter(|earlier| earlier.purpose == Purpose::Turn).count();
+            before = requests.iter().filter(|earlier| earlier.purpose == Purpose::ModelTurn).count();
             requests.push(request);
         });
         before
@@ -86,7 +86,7 @@ impl ModelApi {
 
     /// Waits for the request that took this turn of the script, counted from 0.
     pub async fn turn(&self, number: usize) -> ModelRequest {
-        self.arrived(number, |request| request.purpose == Purpose::Turn).await
+        self.arrived(number, |request| request.purpose == Purpose::ModelTurn).await
     }
 
     async fn arrived(&self, number: usize, wanted: impl Fn(&ModelRequest) -> bool) -> ModelRequest {
@@ -107,7 +107,7 @@ impl ModelApi {
 
     /// Returns the requests that took a turn of the script, in the order of arrival.
     pub fn turns(&self) -> Vec<ModelRequest> {
-        self.requests().into_iter().filter(|request| request.purpose == Purpose::Turn).collect()
+        self.requests().into_iter().filter(|request| request.purpose == Purpose::ModelTurn).collect()
     }
 }
 
@@ -137,7 +137,7 @@ async fn serve(stream: TcpStream, script: Script, log: Arc<Log>) {
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn answer(request: Request<Incoming>, script: &Script, log: &Log) -> Answer {
+async fn answer(request: Request<Incoming>, script: &Script, log: &Log) -> ApiResponse {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let headers = head
@@ -151,39 +151,43 @@ async fn answer(request: Request<Incoming>, script: &Script, log: &Log) -> Answe
     let request = ModelRequest::new(head.method.to_string(), head.uri.to_string(), headers, body);
     let number = log.keep(request.clone());
     match (request.purpose, request.vendor) {
-        (Purpose::Turn, Some(vendor)) => play(script.turn(&request, number), vendor, &request, number).await,
-        (Purpose::Auxiliary, Some(Vendor::Anthropic)) => anthropic::auxiliary(&request),
-        (Purpose::Auxiliary, Some(Vendor::OpenAi)) => openai::auxiliary(&request),
-        (Purpose::Auxiliary, Some(Vendor::Gemini)) => gemini::auxiliary(&request),
-        (Purpose::Auxiliary, None) => Answer::json(200, &json!({"object": "list", "data": [], "models": []})),
-        (Purpose::Unknown | Purpose::Turn, _) => {
-            Answer::json(404, &json!({"error": {"message": "not served here"}}))
+        (Purpose::ModelTurn, Some(vendor)) => {
+            play(script.turn(&request, number), vendor, &request, number).await
+        }
+        (Purpose::Auxiliary, Some(ApiVendor::Anthropic)) => anthropic::auxiliary(&request),
+        (Purpose::Auxiliary, Some(ApiVendor::OpenAi)) => openai::auxiliary(&request),
+        (Purpose::Auxiliary, Some(ApiVendor::Gemini)) => gemini::auxiliary(&request),
+        (Purpose::Auxiliary, None) => {
+            ApiResponse::json(200, &json!({"object": "list", "data": [], "models": []}))
+        }
+        (Purpose::Unknown | Purpose::ModelTurn, _) => {
+            ApiResponse::json(404, &json!({"error": {"message": "not served here"}}))
         }
     }
 }
 
-async fn play(turn: Turn, vendor: Vendor, request: &ModelRequest, number: usize) -> Answer {
+async fn play(turn: ModelTurn, vendor: ApiVendor, request: &ModelRequest, number: usize) -> ApiResponse {
     match (turn, vendor) {
-        (Turn::Reply(reply), Vendor::Anthropic) => anthropic::answer(request, &reply, number),
-        (Turn::Reply(reply), Vendor::OpenAi) => openai::answer(request, &reply, number),
-        (Turn::Reply(reply), Vendor::Gemini) => gemini::answer(request, &reply, number),
-        (Turn::Refuse { status, retry_after }, vendor) => refuse(vendor, status, retry_after),
-        (Turn::Overloaded, Vendor::Anthropic) => anthropic::refusal(529, None),
-        (Turn::Overloaded, vendor) => refuse(vendor, 503, None),
-        (Turn::HangBeforeFirstByte, _) => pending().await,
+        (ModelTurn::Reply(reply), ApiVendor::Anthropic) => anthropic::answer(request, &reply, number),
+        (ModelTurn::Reply(reply), ApiVendor::OpenAi) => openai::answer(request, &reply, number),
+        (ModelTurn::Reply(reply), ApiVendor::Gemini) => gemini::answer(request, &reply, number),
+        (ModelTurn::Refuse { status, retry_after }, vendor) => refuse(vendor, status, retry_after),
+        (ModelTurn::Overloaded, ApiVendor::Anthropic) => anthropic::refusal(529, None),
+        (ModelTurn::Overloaded, vendor) => refuse(vendor, 503, None),
+        (ModelTurn::HangBeforeFirstByte, _) => pending().await,
     }
 }
 
-fn refuse(vendor: Vendor, status: u16, retry_after: Option<Duration>) -> Answer {
+fn refuse(vendor: ApiVendor, status: u16, retry_after: Option<Duration>) -> ApiResponse {
     let seconds = retry_after.map(|wait| wait.as_secs());
     match vendor {
-        Vendor::Anthropic => anthropic::refusal(status, seconds),
-        Vendor::OpenAi => openai::refusal(status, seconds),
-        Vendor::Gemini => gemini::refusal(status, seconds),
+        ApiVendor::Anthropic => anthropic::refusal(status, seconds),
+        ApiVendor::OpenAi => openai::refusal(status, seconds),
+        ApiVendor::Gemini => gemini::refusal(status, seconds),
     }
 }
 
-fn response(answer: Answer) -> Response<Playback> {
+fn response(answer: ApiResponse) -> Response<Playback> {
     let mut response = Response::new(answer.body);
     // Both come from the script; a value that HTTP cannot carry falls back to that of a broken server.
     *response.status_mut() =

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model_api::cli::{Agent, Cli, Ended, Invocation};
-use model_api::{Call, ModelApi, Role, Script, Turn};
+use model_api::{Call, ConversationRole, ModelApi, ModelTurn, Script};
 
 const SESSION: &str = "5ee1ec7e-d000-4000-8000-000000000001";
 
@@ -144,7 +144,7 @@ async fn a_tool_call_is_run_and_its_result_reaches_the_model() {
 async fn a_refusal_fails_the_run_after_one_try() {
     for status in [401, 429] {
         for desk in desks(&format!("refusal-{status}")) {
-            let api = ModelApi::start(Script::always(Turn::refuse(status))).await;
+            let api = ModelApi::start(Script::always(ModelTurn::refuse(status))).await;
             let ended = desk.ask(&api, &[], "say hello").await;
             assert_ne!(ended.exit, 0, "{:?} {status}: {ended:?}", desk.cli);
             assert_eq!(api.turns().len(), 1, "{:?} {status}", desk.cli);
@@ -155,7 +155,8 @@ async fn a_refusal_fails_the_run_after_one_try() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resumed_session_remembers() {
     for desk in desks("resume") {
-        let api = ModelApi::start(Script::turns(vec![Turn::text("noted"), Turn::text("heron")])).await;
+        let api =
+            ModelApi::start(Script::turns(vec![ModelTurn::text("noted"), ModelTurn::text("heron")])).await;
         let first = desk.ask(&api, &desk.new_session(), "the word is heron").await;
         assert_eq!(first.exit, 0, "{:?}: {first:?}", desk.cli);
         let resume = desk.resume(&first);
@@ -163,7 +164,7 @@ async fn a_resumed_session_remembers() {
         let second = desk.ask(&api, &resume, "which word?").await;
         assert_eq!(second.exit, 0, "{:?}: {second:?}", desk.cli);
         let asked = api.turns().pop().unwrap();
-        let (user, model) = (asked.says(Role::User), asked.says(Role::Model));
+        let (user, model) = (asked.says(ConversationRole::User), asked.says(ConversationRole::Model));
         assert!(user.iter().any(|text| text.contains("the word is heron")), "{:?}: {user:?}", desk.cli);
         assert!(model.iter().any(|text| text == "noted"), "{:?}: {model:?}", desk.cli);
         assert_eq!(asked.prompt().as_deref(), Some("which word?"), "{:?}", desk.cli);

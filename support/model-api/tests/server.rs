@@ -4,16 +4,16 @@
 
 use std::time::Duration;
 
-use model_api::{Call, ModelApi, Purpose, Role, Script, Turn, Vendor};
+use model_api::{ApiVendor, Call, ConversationRole, ModelApi, ModelTurn, Purpose, Script};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-const VENDORS: [(Vendor, &str); 3] = [
-    (Vendor::Anthropic, "/v1/messages"),
-    (Vendor::OpenAi, "/v1/responses"),
-    (Vendor::Gemini, "/v1beta/models/gemini-test:streamGenerateContent?alt=sse"),
+const VENDORS: [(ApiVendor, &str); 3] = [
+    (ApiVendor::Anthropic, "/v1/messages"),
+    (ApiVendor::OpenAi, "/v1/responses"),
+    (ApiVendor::Gemini, "/v1beta/models/gemini-test:streamGenerateContent?alt=sse"),
 ];
 
 async fn send(api: &ModelApi, path: &str, body: &Value) -> TcpStream {
@@ -36,16 +36,16 @@ async fn post(api: &ModelApi, path: &str, body: &Value) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn ask(vendor: Vendor, prompt: &str) -> Value {
+fn ask(vendor: ApiVendor, prompt: &str) -> Value {
     match vendor {
-        Vendor::Anthropic => {
+        ApiVendor::Anthropic => {
             json!({"model": "claude-test", "stream": true, "messages": [{"role": "user", "content": prompt}]})
         }
-        Vendor::OpenAi => json!({
+        ApiVendor::OpenAi => json!({
             "model": "gpt-test", "stream": true,
             "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": prompt}]}],
         }),
-        Vendor::Gemini => json!({"contents": [{"role": "user", "parts": [{"text": prompt}]}]}),
+        ApiVendor::Gemini => json!({"contents": [{"role": "user", "parts": [{"text": prompt}]}]}),
     }
 }
 
@@ -57,23 +57,23 @@ async fn one_server_speaks_all_three_apis() {
         assert!(answer.starts_with("HTTP/1.1 200"), "{vendor:?}: {answer}");
         assert!(answer.contains("hello ") && answer.contains("there"), "{vendor:?}: {answer}");
         let last = api.requests().pop().unwrap();
-        assert_eq!((last.vendor, last.purpose), (Some(vendor), Purpose::Turn));
-        assert_eq!(last.says(Role::User), ["hi"]);
+        assert_eq!((last.vendor, last.purpose), (Some(vendor), Purpose::ModelTurn));
+        assert_eq!(last.says(ConversationRole::User), ["hi"]);
         assert!(last.model().unwrap().ends_with("-test"));
     }
 }
 
 #[tokio::test]
 async fn turns_are_taken_in_order_and_the_last_repeats() {
-    let api = ModelApi::start(Script::turns(vec![Turn::text("one"), Turn::text("two")])).await;
+    let api = ModelApi::start(Script::turns(vec![ModelTurn::text("one"), ModelTurn::text("two")])).await;
     for expected in ["one", "two", "two"] {
-        assert!(post(&api, "/v1/messages", &ask(Vendor::Anthropic, "next")).await.contains(expected));
+        assert!(post(&api, "/v1/messages", &ask(ApiVendor::Anthropic, "next")).await.contains(expected));
     }
 }
 
 #[tokio::test]
 async fn housekeeping_takes_no_turn() {
-    let api = ModelApi::start(Script::turns(vec![Turn::text("first"), Turn::text("second")])).await;
+    let api = ModelApi::start(Script::turns(vec![ModelTurn::text("first"), ModelTurn::text("second")])).await;
     let schema = json!({"type": "OBJECT", "properties": {"complexity_score": {"type": "INTEGER"}}, "required": ["complexity_score"]});
     let route =
         json!({"generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": schema}});
@@ -82,7 +82,7 @@ async fn housekeeping_takes_no_turn() {
     let quota = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "quota"}]});
     assert!(post(&api, "/v1/messages", &quota).await.starts_with("HTTP/1.1 200"));
     assert!(post(&api, "/v1/messages/count_tokens", &quota).await.contains("input_tokens"));
-    assert!(post(&api, "/v1/responses", &ask(Vendor::OpenAi, "go")).await.contains("first"));
+    assert!(post(&api, "/v1/responses", &ask(ApiVendor::OpenAi, "go")).await.contains("first"));
     assert_eq!(api.requests().len(), 4);
     assert_eq!(api.turns().len(), 1);
 }
@@ -90,27 +90,27 @@ async fn housekeeping_takes_no_turn() {
 #[tokio::test]
 async fn a_refusal_is_in_each_vendors_own_words() {
     let expected = [
-        (Vendor::Anthropic, 401, "authentication_error"),
-        (Vendor::Anthropic, 403, "permission_error"),
-        (Vendor::Anthropic, 404, "not_found_error"),
-        (Vendor::Anthropic, 429, "rate_limit_error"),
-        (Vendor::Anthropic, 500, "api_error"),
-        (Vendor::Anthropic, 529, "overloaded_error"),
-        (Vendor::OpenAi, 401, "invalid_api_key"),
-        (Vendor::OpenAi, 404, "model_not_found"),
-        (Vendor::OpenAi, 429, "rate_limit_exceeded"),
-        (Vendor::OpenAi, 500, "server_error"),
-        (Vendor::OpenAi, 503, "server_is_overloaded"),
-        (Vendor::Gemini, 400, "API_KEY_INVALID"),
-        (Vendor::Gemini, 401, "UNAUTHENTICATED"),
-        (Vendor::Gemini, 403, "PERMISSION_DENIED"),
-        (Vendor::Gemini, 404, "NOT_FOUND"),
-        (Vendor::Gemini, 429, "RESOURCE_EXHAUSTED"),
-        (Vendor::Gemini, 500, "INTERNAL"),
-        (Vendor::Gemini, 503, "UNAVAILABLE"),
+        (ApiVendor::Anthropic, 401, "authentication_error"),
+        (ApiVendor::Anthropic, 403, "permission_error"),
+        (ApiVendor::Anthropic, 404, "not_found_error"),
+        (ApiVendor::Anthropic, 429, "rate_limit_error"),
+        (ApiVendor::Anthropic, 500, "api_error"),
+        (ApiVendor::Anthropic, 529, "overloaded_error"),
+        (ApiVendor::OpenAi, 401, "invalid_api_key"),
+        (ApiVendor::OpenAi, 404, "model_not_found"),
+        (ApiVendor::OpenAi, 429, "rate_limit_exceeded"),
+        (ApiVendor::OpenAi, 500, "server_error"),
+        (ApiVendor::OpenAi, 503, "server_is_overloaded"),
+        (ApiVendor::Gemini, 400, "API_KEY_INVALID"),
+        (ApiVendor::Gemini, 401, "UNAUTHENTICATED"),
+        (ApiVendor::Gemini, 403, "PERMISSION_DENIED"),
+        (ApiVendor::Gemini, 404, "NOT_FOUND"),
+        (ApiVendor::Gemini, 429, "RESOURCE_EXHAUSTED"),
+        (ApiVendor::Gemini, 500, "INTERNAL"),
+        (ApiVendor::Gemini, 503, "UNAVAILABLE"),
     ];
     for (vendor, status, words) in expected {
-        let api = ModelApi::start(Script::always(Turn::refuse(status))).await;
+        let api = ModelApi::start(Script::always(ModelTurn::refuse(status))).await;
         let (_, path) = VENDORS.into_iter().find(|(of, _)| *of == vendor).unwrap();
         let answer = post(&api, path, &ask(vendor, "hi")).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{vendor:?} {status}: {answer}");
@@ -121,17 +121,17 @@ async fn a_refusal_is_in_each_vendors_own_words() {
 
 #[tokio::test]
 async fn a_rate_limit_says_when_to_come_back() {
-    let api = ModelApi::start(Script::always(Turn::rate_limited(Some(Duration::from_secs(7))))).await;
+    let api = ModelApi::start(Script::always(ModelTurn::rate_limited(Some(Duration::from_secs(7))))).await;
     for (vendor, path) in VENDORS {
         let answer = post(&api, path, &ask(vendor, "hi")).await;
-        let told = if vendor == Vendor::Gemini { r#""retryDelay":"7s""# } else { "retry-after: 7" };
+        let told = if vendor == ApiVendor::Gemini { r#""retryDelay":"7s""# } else { "retry-after: 7" };
         assert!(answer.contains(told), "{vendor:?}: {answer}");
     }
 }
 
 #[tokio::test]
 async fn a_cut_reply_breaks_off_after_its_text() {
-    let api = ModelApi::start(Script::always(Turn::cut_after("half a"))).await;
+    let api = ModelApi::start(Script::always(ModelTurn::cut_after("half a"))).await;
     for (vendor, path) in VENDORS {
         let answer = post(&api, path, &ask(vendor, "hi")).await;
         assert!(answer.contains("half "), "{vendor:?}: {answer}");
@@ -141,15 +141,15 @@ async fn a_cut_reply_breaks_off_after_its_text() {
 
 #[tokio::test]
 async fn a_reply_can_hang_before_and_after_its_first_byte() {
-    let script = Script::turns(vec![Turn::HangBeforeFirstByte, Turn::hang_after("half")]);
+    let script = Script::turns(vec![ModelTurn::HangBeforeFirstByte, ModelTurn::hang_after("half")]);
     let api = ModelApi::start(script).await;
-    let mut silent = send(&api, "/v1/messages", &ask(Vendor::Anthropic, "hi")).await;
+    let mut silent = send(&api, "/v1/messages", &ask(ApiVendor::Anthropic, "hi")).await;
     api.turn(0).await;
     let mut byte = [0];
     let short = Duration::from_millis(100);
     assert!(timeout(short, silent.read(&mut byte)).await.is_err());
 
-    let mut half = send(&api, "/v1/messages", &ask(Vendor::Anthropic, "hi")).await;
+    let mut half = send(&api, "/v1/messages", &ask(ApiVendor::Anthropic, "hi")).await;
     let mut said = String::new();
     while !said.contains("half") {
         let mut chunk = [0; 4096];
@@ -183,28 +183,28 @@ async fn an_mcp_call_is_named_as_each_cli_names_it() {
     for (vendor, path) in VENDORS {
         let answer = post(&api, path, &ask(vendor, "hi")).await;
         let name = match vendor {
-            Vendor::Anthropic => "mcp__echo__say",
-            Vendor::OpenAi => r#""namespace":"mcp__echo""#,
-            Vendor::Gemini => "mcp_echo_say",
+            ApiVendor::Anthropic => "mcp__echo__say",
+            ApiVendor::OpenAi => r#""namespace":"mcp__echo""#,
+            ApiVendor::Gemini => "mcp_echo_say",
         };
         assert!(answer.contains(name), "{vendor:?}: {answer}");
     }
 }
 
 /// A conversation in which the model has called one tool for the prompt.
-fn after_one_tool(vendor: Vendor, prompt: &str) -> Value {
+fn after_one_tool(vendor: ApiVendor, prompt: &str) -> Value {
     match vendor {
-        Vendor::Anthropic => json!({"model": "claude-test", "stream": true, "messages": [
+        ApiVendor::Anthropic => json!({"model": "claude-test", "stream": true, "messages": [
             {"role": "user", "content": prompt},
             {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "Bash", "input": {}}]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "one"}]},
         ]}),
-        Vendor::OpenAi => json!({"model": "gpt-test", "stream": true, "input": [
+        ApiVendor::OpenAi => json!({"model": "gpt-test", "stream": true, "input": [
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": prompt}]},
             {"type": "function_call", "call_id": "1", "name": "exec_command", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "1", "output": "one"},
         ]}),
-        Vendor::Gemini => json!({"contents": [
+        ApiVendor::Gemini => json!({"contents": [
             {"role": "user", "parts": [{"text": prompt}]},
             {"role": "model", "parts": [{"functionCall": {"name": "run_shell_command", "args": {}}}]},
             {"role": "user", "parts": [{"functionResponse": {"name": "run_shell_command", "response": {"output": "one"}}}]},

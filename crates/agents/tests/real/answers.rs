@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use agents::LaunchError;
 use model::{AgentEvent, AgentKind, CallSpec, FailureKind, SessionChoice, SessionId, TextPart, ToolChoice};
-use model_api::{Block, Call, ModelApi, Script, Turn, Vendor};
+use model_api::{ApiVendor, Block, Call, ModelApi, ModelTurn, Script};
 use serde_json::{Value, json};
 
 use crate::harness::Harness;
@@ -36,11 +36,11 @@ fn answer_matches_schema(cli: &Pinned) {
     Harness::play(cli, async |harness| {
         // Claude's model answers with a tool that the CLI creates from the schema; codex's with its text.
         let shaped = Script::by(|request, _| match request.vendor {
-            Some(Vendor::Anthropic) if !request.ends_with_tool_result() => {
-                Turn::tool("StructuredOutput", json!({"answer": "heron"}))
+            Some(ApiVendor::Anthropic) if !request.ends_with_tool_result() => {
+                ModelTurn::tool("StructuredOutput", json!({"answer": "heron"}))
             }
-            Some(Vendor::OpenAi) => Turn::text(r#"{"answer":"heron"}"#),
-            _ => Turn::text("The answer is heron."),
+            Some(ApiVendor::OpenAi) => ModelTurn::text(r#"{"answer":"heron"}"#),
+            _ => ModelTurn::text("The answer is heron."),
         });
         let api = ModelApi::start(shaped).await;
         let spec = CallSpec { output_schema: Some(schema().to_string()), ..harness.spec("Which word?") };
@@ -107,9 +107,9 @@ fn watched_agent_streams_each_text_once(cli: &Pinned) {
             vec![Block::Text(long.clone()), Block::Call(Call::Shell { command: "echo again".to_owned() })];
         let script = Script::by(move |request, _| {
             if request.ends_with_tool_result() {
-                Turn::text("All of them flew away.")
+                ModelTurn::text("All of them flew away.")
             } else {
-                Turn::blocks(first.clone())
+                ModelTurn::blocks(first.clone())
             }
         });
         let api = ModelApi::start(script).await;
@@ -143,7 +143,7 @@ fn turn_limit_stops_the_run(cli: &Pinned) {
             Block::Text("One more step.".to_owned()),
             Block::Call(Call::Shell { command: "echo again".to_owned() }),
         ];
-        let api = ModelApi::start(Script::always(Turn::blocks(step))).await;
+        let api = ModelApi::start(Script::always(ModelTurn::blocks(step))).await;
         let done =
             harness.ask(&api, &CallSpec { max_turns: Some(2), ..harness.spec("Go on for ever.") }).await;
         assert_eq!(*done.failed(), FailureKind::MaxTurns, "{done}");

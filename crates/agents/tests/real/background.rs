@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::{AgentKind, BackgroundStatus, Deadline, End, FailureKind, Limits};
-use model_api::{ModelApi, Script, Turn};
+use model_api::{ModelApi, ModelTurn, Script};
 use serde_json::json;
 
 use crate::harness::Harness;
@@ -21,14 +21,20 @@ crate::scenarios! {
 
 const BUG: &str = "The bug is in line 12.";
 
-fn bash(command: &str) -> Turn {
-    Turn::tool("Bash", json!({"command": command, "description": "the build", "run_in_background": true}))
+fn bash(command: &str) -> ModelTurn {
+    ModelTurn::tool(
+        "Bash",
+        json!({"command": command, "description": "the build", "run_in_background": true}),
+    )
 }
 
 fn completed_background_task_is_in_the_answer(cli: &Pinned) {
     Harness::play(cli, async |harness| {
-        let turns =
-            vec![bash("sleep 2; echo done > built"), Turn::text(BUG), Turn::text("The build is done.")];
+        let turns = vec![
+            bash("sleep 2; echo done > built"),
+            ModelTurn::text(BUG),
+            ModelTurn::text("The build is done."),
+        ];
         let api = ModelApi::start(Script::turns(turns)).await;
         let done = harness.ask(&api, &harness.spec("Build it.")).await;
         let outcome = done.succeeded();
@@ -46,13 +52,13 @@ fn completed_background_agent_is_in_the_answer(cli: &Pinned) {
             "run_in_background": true,
         });
         let api = ModelApi::start(Script::by(move |request, _| {
-            let says = request.says(model_api::Role::User).join(" ");
+            let says = request.says(model_api::ConversationRole::User).join(" ");
             if says.contains("Search the sources.") && !says.contains("Build it") {
-                Turn::slow_text("Found nothing at all.", Duration::from_millis(200))
+                ModelTurn::slow_text("Found nothing at all.", Duration::from_millis(200))
             } else if request.tool_results().is_empty() {
-                Turn::tool("Agent", input.clone())
+                ModelTurn::tool("Agent", input.clone())
             } else {
-                Turn::text(BUG)
+                ModelTurn::text(BUG)
             }
         }))
         .await;
@@ -67,7 +73,11 @@ fn completed_background_agent_is_in_the_answer(cli: &Pinned) {
 /// 2.1.197 abandons its task sooner and reports it.
 fn background_task_at_the_wall_limit_is_a_timeout(cli: &Pinned) {
     Harness::play(cli, async |harness| {
-        let turns = vec![bash("sleep 60; echo done > built"), Turn::text(BUG), Turn::text("It was stopped.")];
+        let turns = vec![
+            bash("sleep 60; echo done > built"),
+            ModelTurn::text(BUG),
+            ModelTurn::text("It was stopped."),
+        ];
         let api = ModelApi::start(Script::turns(turns)).await;
         let mut spec = harness.spec("Build it.");
         let wall = Some(Duration::from_secs(12));
@@ -93,10 +103,13 @@ fn background_command_outliving_agent_is_incomplete(cli: &Pinned) {
         let command = "sleep 60; echo done > built";
         let start = match harness.kind() {
             AgentKind::Claude => bash(command),
-            AgentKind::Codex => Turn::tool("exec_command", json!({"cmd": command, "yield_time_ms": 300})),
-            _ => Turn::tool("run_shell_command", json!({"command": command, "is_background": true})),
+            AgentKind::Codex => {
+                ModelTurn::tool("exec_command", json!({"cmd": command, "yield_time_ms": 300}))
+            }
+            _ => ModelTurn::tool("run_shell_command", json!({"command": command, "is_background": true})),
         };
-        let api = ModelApi::start(Script::turns(vec![start, Turn::text(BUG), Turn::text(BUG)])).await;
+        let api =
+            ModelApi::start(Script::turns(vec![start, ModelTurn::text(BUG), ModelTurn::text(BUG)])).await;
         let mut spec = harness.spec("Build it.");
         // Newer versions of claude wait for it until a limit stops them.
         spec.limits.wall = Some(Duration::from_secs(15));

@@ -8,7 +8,7 @@ use model::{
     AgentKind, CallPolicy, CallSpec, Network, Policy, Preset, RefusedAction, RefusedKind, SandboxReport,
     SessionChoice,
 };
-use model_api::{Call, ModelApi, Script, Turn};
+use model_api::{Call, ModelApi, ModelTurn, Script};
 use serde_json::json;
 
 use crate::harness::Harness;
@@ -164,8 +164,10 @@ fn observe_policy_blocks_all_writes(cli: &Pinned) {
         return;
     }
     Harness::play(cli, async |harness| {
-        let turns =
-            vec![Turn::shell("echo heron > by-shell; touch by-touch; echo $?"), Turn::text("I tried.")];
+        let turns = vec![
+            ModelTurn::shell("echo heron > by-shell; touch by-touch; echo $?"),
+            ModelTurn::text("I tried."),
+        ];
         let api = ModelApi::start(Script::turns(turns)).await;
         let done =
             harness.ask(&api, &CallSpec { policy: Preset::Observe.into(), ..harness.spec("Write.") }).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::{AgentKind, CallSpec, Deadline, End, FailureKind, Limits};
-use model_api::{ModelApi, Script, Turn};
+use model_api::{ModelApi, ModelTurn, Script};
 
 use crate::harness::Harness;
 use crate::outside;
@@ -20,7 +20,8 @@ fn stop_kills_tool_that_left_its_session(cli: &Pinned) {
         let marker = harness.workspace().join("followed").to_str().unwrap().to_owned();
         std::fs::write(&marker, "").unwrap();
         let api =
-            ModelApi::start(Script::always(Turn::shell(format!("setsid env -i tail -f {marker}")))).await;
+            ModelApi::start(Script::always(ModelTurn::shell(format!("setsid env -i tail -f {marker}"))))
+                .await;
         let started = harness.place(&api, &harness.spec("Follow that file.")).await;
         api.turn(0).await;
         // Found by its arguments rather than a pid file: a sandbox may have its own pid namespace.
@@ -42,7 +43,7 @@ fn silent_model_hits_deadline(cli: &Pinned) {
     // Long enough for a request to the model on a busy machine.
     let wall = Duration::from_secs(if cli.kind == AgentKind::Gemini { 15 } else { 6 });
     Harness::play(cli, async |harness| {
-        let api = ModelApi::start(Script::always(Turn::HangBeforeFirstByte)).await;
+        let api = ModelApi::start(Script::always(ModelTurn::HangBeforeFirstByte)).await;
         let plain = harness.spec("Say hello.");
         let limits = Limits { wall: Some(wall), ..plain.limits.clone() };
         let done = harness.ask(&api, &CallSpec { limits, ..plain }).await;
@@ -54,7 +55,7 @@ fn silent_model_hits_deadline(cli: &Pinned) {
 
 fn agent_killed_from_outside_is_reported_as_killed(cli: &Pinned) {
     Harness::play(cli, async |harness| {
-        let api = ModelApi::start(Script::always(Turn::HangBeforeFirstByte)).await;
+        let api = ModelApi::start(Script::always(ModelTurn::HangBeforeFirstByte)).await;
         let started = harness.place(&api, &harness.spec("Say hello.")).await;
         api.turn(0).await;
         let agent = rustix::process::Pid::from_raw(started.agent()).unwrap();

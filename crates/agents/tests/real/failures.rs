@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::{AgentKind, CallSpec, Deadline, End, Exit, FailureKind, Limits, RunPlan};
-use model_api::{ModelApi, Script, Turn};
+use model_api::{ModelApi, ModelTurn, Script};
 
 use crate::harness::Harness;
 use crate::pinned::Pinned;
@@ -20,12 +20,12 @@ crate::scenarios! {
 }
 
 fn rejected_key_is_auth_failure(cli: &Pinned) {
-    fails(cli, Turn::refuse(401), &FailureKind::Auth);
+    fails(cli, ModelTurn::refuse(401), &FailureKind::Auth);
 }
 
 fn rejected_login_stops_agent_retries(cli: &Pinned) {
     Harness::play(cli, async |harness| {
-        let api = ModelApi::start(Script::always(Turn::refuse(401))).await;
+        let api = ModelApi::start(Script::always(ModelTurn::refuse(401))).await;
         // With the default of ten retries, which take three minutes.
         let retrying = |plan: &mut RunPlan| drop(plan.env.remove("CLAUDE_CODE_MAX_RETRIES"));
         let done = harness.place_with(&api, &harness.spec("Say hello."), retrying).await.end(None).await;
@@ -39,24 +39,24 @@ fn rate_limit_is_recognized(cli: &Pinned) {
     let wait = Duration::from_secs(30);
     // Only gemini reports the waiting time.
     let retry_after = (cli.kind == AgentKind::Gemini).then_some(wait);
-    fails(cli, Turn::rate_limited(Some(wait)), &FailureKind::RateLimit { retry_after });
+    fails(cli, ModelTurn::rate_limited(Some(wait)), &FailureKind::RateLimit { retry_after });
 }
 
 fn server_error_is_agent_error(cli: &Pinned) {
     // Codex reports any 500 as high demand.
     let kind = if cli.kind == AgentKind::Codex { FailureKind::Overloaded } else { FailureKind::AgentError };
-    fails(cli, Turn::refuse(500), &kind);
+    fails(cli, ModelTurn::refuse(500), &kind);
 }
 
 fn overload_is_recognized(cli: &Pinned) {
-    fails(cli, Turn::Overloaded, &FailureKind::Overloaded);
+    fails(cli, ModelTurn::Overloaded, &FailureKind::Overloaded);
 }
 
 fn dropped_connection_is_network_failure(cli: &Pinned) {
-    fails(cli, Turn::cut_after("Half of an answer"), &FailureKind::Network);
+    fails(cli, ModelTurn::cut_after("Half of an answer"), &FailureKind::Network);
 }
 
-fn fails(cli: &Pinned, turn: Turn, kind: &FailureKind) {
+fn fails(cli: &Pinned, turn: ModelTurn, kind: &FailureKind) {
     Harness::play(cli, async |harness| {
         let api = ModelApi::start(Script::always(turn)).await;
         let done = harness.ask(&api, &harness.spec("Say hello.")).await;
@@ -71,7 +71,7 @@ fn fails(cli: &Pinned, turn: Turn, kind: &FailureKind) {
 /// With the default retries of the CLI, which take minutes.
 fn timeout_reports_repeated_rate_limit(cli: &Pinned) {
     Harness::play(cli, async |harness| {
-        let api = ModelApi::start(Script::always(Turn::rate_limited(None))).await;
+        let api = ModelApi::start(Script::always(ModelTurn::rate_limited(None))).await;
         let limits = Limits { wall: Some(Duration::from_secs(20)), ..harness.spec("").limits };
         let spec = CallSpec { limits, ..harness.spec("Say hello.") };
         let retrying = |plan: &mut RunPlan| {

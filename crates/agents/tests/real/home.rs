@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use model::{CallPolicy, CallSpec, Policy};
-use model_api::{ModelApi, Script, Turn};
+use model_api::{ModelApi, ModelTurn, Script};
 
 use crate::harness::Harness;
 use crate::pinned::Pinned;
@@ -30,7 +30,9 @@ fn commit_has_user_identity_without_credentials(cli: &Pinned) {
                  cat {0}/.some-token {0}/.gitconfig ~/.some-token ~/.gitconfig >> seen; git config --list >> seen; true",
                 home.display()
             );
-            let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
+            let api =
+                ModelApi::start(Script::turns(vec![ModelTurn::shell(command), ModelTurn::text("Done.")]))
+                    .await;
             let spec = CallSpec { policy: CallPolicy::default(), ..harness.spec("Commit.") };
             let started = harness.place_with(&api, &spec, |plan| {
                 if let Policy::Confined(confinement) = &mut plan.policy {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use model::{AgentKind, CallPolicy, CallSpec, End, RunReport, SandboxReport};
-use model_api::{ModelApi, Script, Turn};
+use model_api::{ModelApi, ModelTurn, Script};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::confined::can_confine;
@@ -110,7 +110,7 @@ fn in_repository(cli: &Pinned, scenario: impl AsyncFnOnce(&Harness, &Path)) {
 
 /// Runs a call whose model runs one command, and expects success.
 async fn run_shell(harness: &Harness, spec: &CallSpec, command: &str) -> Done {
-    let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
+    let api = ModelApi::start(Script::turns(vec![ModelTurn::shell(command), ModelTurn::text("Done.")])).await;
     let done = harness.ask(&api, spec).await;
     assert_eq!(done.succeeded().text, "Done.", "{done}");
     done
@@ -146,7 +146,8 @@ const WORK: &str = "echo heron > own; touch .git/waiting; while [ -e .git/waitin
 fn default_call_commits_only_its_own_file(cli: &Pinned) {
     in_repository(cli, async |harness, work| {
         let before = Seen::of(work);
-        let api = ModelApi::start(Script::turns(vec![Turn::shell(WORK), Turn::text("Done.")])).await;
+        let api =
+            ModelApi::start(Script::turns(vec![ModelTurn::shell(WORK), ModelTurn::text("Done.")])).await;
         let started = harness.place(&api, &spec(harness, "Commit the word.")).await;
         let waiting = work.join(".git/waiting");
         outside::eventually("the agent has worked", || waiting.exists().then_some(())).await;
@@ -174,7 +175,8 @@ fn killed_supervisor_leaves_no_files(cli: &Pinned) {
     in_repository(cli, async |harness, work| {
         let before = Seen::of(work);
         let command = "echo heron > own; while :; do sleep 1; done";
-        let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
+        let api =
+            ModelApi::start(Script::turns(vec![ModelTurn::shell(command), ModelTurn::text("Done.")])).await;
         let started = harness.place(&api, &spec(harness, "Wait.")).await;
         outside::eventually("the agent works", || work.join("own").exists().then_some(())).await;
         let supervisor = started.run.spool().status().unwrap().unwrap().supervisor.pid;

@@ -8,7 +8,7 @@ use model::{
     AgentEvent, AgentKind, CallPolicy, CallSpec, Exit, Mode, PermissionMode, RefusedAction, RefusedKind,
     ToolChoice,
 };
-use model_api::{Call, ModelApi, Script, Turn};
+use model_api::{Call, ModelApi, ModelTurn, Script};
 use serde_json::json;
 
 use crate::harness::{CANARY, Harness};
@@ -198,34 +198,37 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 /// The ways in which each CLI can change a file, then a final message.
-fn ways_to_write(harness: &Harness) -> Vec<Turn> {
+fn ways_to_write(harness: &Harness) -> Vec<ModelTurn> {
     let inside = harness.workspace().join("by-tool");
     let outside = harness.folder().join("outside");
     let mut ways = vec![
-        Turn::shell("echo heron > by-shell; cat by-shell"),
-        Turn::shell(format!("sleep 0.4; echo heron > by-shell-later; echo heron > {}", outside.display())),
+        ModelTurn::shell("echo heron > by-shell; cat by-shell"),
+        ModelTurn::shell(format!(
+            "sleep 0.4; echo heron > by-shell-later; echo heron > {}",
+            outside.display()
+        )),
     ];
     let file = |path: &str| json!({"file_path": path, "content": "heron"});
     match harness.kind() {
         AgentKind::Claude => ways.extend([
-            Turn::tool("Write", file(inside.to_str().unwrap())),
-            Turn::tool("Edit", json!({"file_path": inside, "old_string": "", "new_string": "heron"})),
-            Turn::tool("NotebookEdit", json!({"notebook_path": inside, "new_source": "heron"})),
+            ModelTurn::tool("Write", file(inside.to_str().unwrap())),
+            ModelTurn::tool("Edit", json!({"file_path": inside, "old_string": "", "new_string": "heron"})),
+            ModelTurn::tool("NotebookEdit", json!({"notebook_path": inside, "new_source": "heron"})),
         ]),
         AgentKind::Codex => {
             let patch = "*** Begin Patch\n*** Add File: by-patch\n+heron\n*** End Patch";
-            ways.push(Turn::shell(format!("apply_patch <<'EOF'\n{patch}\nEOF")));
+            ways.push(ModelTurn::shell(format!("apply_patch <<'EOF'\n{patch}\nEOF")));
         }
         // The model can leave its planning mode, which used to allow everything.
         _ => ways.extend([
-            Turn::tool("write_file", file("by-tool")),
-            Turn::tool("enter_plan_mode", json!({"reason": "to write"})),
-            Turn::tool("exit_plan_mode", json!({"plan_filename": "plan.md"})),
-            Turn::tool("write_file", file("after-the-plan")),
-            Turn::shell("echo heron > after-the-plan-by-shell"),
+            ModelTurn::tool("write_file", file("by-tool")),
+            ModelTurn::tool("enter_plan_mode", json!({"reason": "to write"})),
+            ModelTurn::tool("exit_plan_mode", json!({"plan_filename": "plan.md"})),
+            ModelTurn::tool("write_file", file("after-the-plan")),
+            ModelTurn::shell("echo heron > after-the-plan-by-shell"),
         ]),
     }
-    ways.push(Turn::text("I tried."));
+    ways.push(ModelTurn::text("I tried."));
     ways
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use model::{AgentKind, CallPolicy, CallSpec, Policy, Preset, Requirement, SessionChoice};
-use model_api::{ModelApi, Script, Turn};
+use model_api::{ModelApi, ModelTurn, Script};
 
 use crate::confined::can_confine;
 use crate::harness::Harness;
@@ -114,8 +114,11 @@ fn plant(cli: &Pinned, namespaces: bool) {
                 for path in paths.iter().filter(|_| exists) {
                     fs::create_dir_all(path.parent().unwrap()).unwrap();
                 }
-                let api =
-                    ModelApi::start(Script::turns(vec![Turn::shell(&command), Turn::text("Done.")])).await;
+                let api = ModelApi::start(Script::turns(vec![
+                    ModelTurn::shell(&command),
+                    ModelTurn::text("Done."),
+                ]))
+                .await;
                 let policy = CallPolicy { requirement: Requirement::BestEffort, ..preset.into() };
                 let spec = CallSpec { policy, ..harness.spec("Plant something.") };
                 let started = harness.place_with(&api, &spec, |plan| {
@@ -156,10 +159,12 @@ fn planted_env_file_runs_nothing_later(cli: &Pinned) {
         let (script, mark) = (harness.workspace().join("evil.sh"), harness.folder().join("mark"));
         fs::write(&script, format!("touch {}\n", mark.display())).unwrap();
         let command = format!("echo BASH_ENV={} > $CODEX_HOME/.env", script.display());
-        let api = ModelApi::start(Script::turns(vec![Turn::shell(&command), Turn::text("Done.")])).await;
+        let api =
+            ModelApi::start(Script::turns(vec![ModelTurn::shell(&command), ModelTurn::text("Done.")])).await;
         let spec = CallSpec { policy: Preset::Workspace.into(), ..harness.spec("Plant it.") };
         assert_eq!(harness.ask(&api, &spec).await.succeeded().text, "Done.");
-        let api = ModelApi::start(Script::turns(vec![Turn::shell("true"), Turn::text("Done.")])).await;
+        let api =
+            ModelApi::start(Script::turns(vec![ModelTurn::shell("true"), ModelTurn::text("Done.")])).await;
         let done = harness.ask(&api, &harness.spec("Run something, unconfined.")).await;
         assert_eq!(done.succeeded().text, "Done.", "{done}");
         assert!(!mark.exists(), "the planted file ran unconfined: {done}");
@@ -182,7 +187,8 @@ fn settings_programs_are_unchanged(cli: &Pinned) {
         // In a field that claude does not know: this call must not run it.
         fs::write(&settings, format!(r#"{{"later": {{"command": "{command}"}}}}"#)).unwrap();
         let command = "echo evil >> hook.sh; mv hook.sh away.sh; echo evil >> other.sh; echo tried";
-        let api = ModelApi::start(Script::turns(vec![Turn::shell(command), Turn::text("Done.")])).await;
+        let api =
+            ModelApi::start(Script::turns(vec![ModelTurn::shell(command), ModelTurn::text("Done.")])).await;
         let spec = CallSpec { policy: Preset::Workspace.into(), ..harness.spec("Change the scripts.") };
         let done = harness.ask(&api, &spec).await;
         assert_eq!(done.succeeded().text, "Done.", "{done}");

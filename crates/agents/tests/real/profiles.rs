@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use model::{CallSpec, SessionChoice};
-use model_api::{ModelApi, Script, Turn};
+use model_api::{ModelApi, ModelTurn, Script};
 
 use crate::harness::Harness;
 use crate::pinned::Pinned;
@@ -46,10 +46,10 @@ fn home_directory_access_matches_profile(cli: &Pinned) {
     }
     Harness::play(cli, async |harness| {
         let api = ModelApi::start(Script::turns(vec![
-            Turn::shell("echo heron > word"),
-            Turn::text("Done."),
-            Turn::shell("cat word"),
-            Turn::text("Done again."),
+            ModelTurn::shell("echo heron > word"),
+            ModelTurn::text("Done."),
+            ModelTurn::shell("cat word"),
+            ModelTurn::text("Done again."),
         ]))
         .await;
         let traces = [harness.folder().join("first"), harness.folder().join("second")];

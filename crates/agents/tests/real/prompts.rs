@@ -1,7 +1,7 @@
 //! The request to the model: prompt, system prompt and model name.
 
 use model::{AgentKind, CallSpec};
-use model_api::{ModelApi, Role, Script};
+use model_api::{ConversationRole, ModelApi, Script};
 
 use crate::harness::Harness;
 use crate::pinned::Pinned;
@@ -74,7 +74,7 @@ fn system_prompt_reaches_model(cli: &Pinned) {
         };
         let done = harness.ask(&api, &spec).await;
         done.succeeded();
-        let system = api.turns()[0].says(Role::System);
+        let system = api.turns()[0].says(ConversationRole::System);
         let told = |words: &str| system.iter().any(|text| text.contains(words));
         assert!(told(own) && append.is_none_or(|more| told(&more)), "{system:#?}");
     });

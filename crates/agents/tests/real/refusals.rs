@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use model::{AgentKind, CallPolicy, CallSpec, Policy, RefusedAction, RefusedKind};
-use model_api::{ModelApi, Script, Turn};
+use model_api::{ModelApi, ModelTurn, Script};
 use serde_json::json;
 
 use crate::confined::can_confine;
@@ -27,9 +27,9 @@ fn file_tool_on_hidden_path_is_refused_read(cli: &Pinned) {
         fs::write(&hidden, "heron\n").unwrap();
         let missing = hidden.with_file_name("missing");
         let read = |path: &Path| match harness.kind() {
-            AgentKind::Claude => Turn::tool("Read", json!({"file_path": path})),
+            AgentKind::Claude => ModelTurn::tool("Read", json!({"file_path": path})),
             AgentKind::Codex => patch(&format!("*** Update File: {}\n@@\n-heron\n+stork", path.display())),
-            _ => Turn::tool("read_file", json!({"file_path": path})),
+            _ => ModelTurn::tool("read_file", json!({"file_path": path})),
         };
         // Gemini's tools do not check whether a path outside of the workspace exists.
         let others = if harness.kind() == AgentKind::Gemini { vec![] } else { vec![read(&missing)] };
@@ -41,9 +41,9 @@ fn refused_file_tool_write_reports_target(cli: &Pinned) {
     refuses(cli, |harness| {
         let path = PathBuf::from("/etc/switchboard-refused-write");
         let write = match harness.kind() {
-            AgentKind::Claude => Turn::tool("Write", json!({"file_path": path, "content": "heron"})),
+            AgentKind::Claude => ModelTurn::tool("Write", json!({"file_path": path, "content": "heron"})),
             AgentKind::Codex => patch(&format!("*** Add File: {}\n+heron", path.display())),
-            _ => Turn::tool("write_file", json!({"file_path": path, "content": "heron"})),
+            _ => ModelTurn::tool("write_file", json!({"file_path": path, "content": "heron"})),
         };
         (vec![write], RefusedKind::Write, path)
     });
@@ -56,7 +56,7 @@ fn hidden_git_repository_is_refused_read(cli: &Pinned) {
         git(&["init", "-q"], &harness.workspace());
         git(&["remote", "add", "origin", remote.to_str().unwrap()], &harness.workspace());
         let clone = format!("git clone {} copy", remote.display());
-        (vec![Turn::shell("git fetch origin"), Turn::shell(clone)], RefusedKind::Read, remote)
+        (vec![ModelTurn::shell("git fetch origin"), ModelTurn::shell(clone)], RefusedKind::Read, remote)
     });
 }
 
@@ -64,7 +64,7 @@ fn refused_write_in_successful_command_is_reported(cli: &Pinned) {
     refuses(cli, |_| {
         let path = PathBuf::from("/etc/switchboard-refused-write");
         let command = format!("touch {} 2>&1 | tail -5", path.display());
-        (vec![Turn::shell(command)], RefusedKind::Write, path)
+        (vec![ModelTurn::shell(command)], RefusedKind::Write, path)
     });
 }
 
@@ -73,12 +73,12 @@ fn refused_git_config_write_reports_user_file(cli: &Pinned) {
         let config = harness.folder().join("home/.gitconfig");
         fs::create_dir_all(config.parent().unwrap()).unwrap();
         fs::write(&config, "[user]\n\tname = Ana\n").unwrap();
-        (vec![Turn::shell("git config --global alias.st status")], RefusedKind::Write, config)
+        (vec![ModelTurn::shell("git config --global alias.st status")], RefusedKind::Write, config)
     });
 }
 
 /// Runs turns that hit one rejected path, with and without namespaces, and compares kind and path.
-fn refuses(cli: &Pinned, script: impl Fn(&Harness) -> (Vec<Turn>, RefusedKind, PathBuf)) {
+fn refuses(cli: &Pinned, script: impl Fn(&Harness) -> (Vec<ModelTurn>, RefusedKind, PathBuf)) {
     for namespaces in [true, false] {
         if namespaces && !can_confine() {
             continue;
@@ -86,7 +86,7 @@ fn refuses(cli: &Pinned, script: impl Fn(&Harness) -> (Vec<Turn>, RefusedKind, P
         Harness::play(cli, async |harness| {
             let (mut turns, kind, path) = script(harness);
             let calls = turns.len();
-            turns.push(Turn::text("I could not."));
+            turns.push(ModelTurn::text("I could not."));
             let api = ModelApi::start(Script::turns(turns)).await;
             let spec = CallSpec { policy: CallPolicy::default(), ..harness.spec("Try it.") };
             let started = harness.place_with(&api, &spec, |plan| {
@@ -121,8 +121,8 @@ fn hidden_directory(harness: &Harness) -> PathBuf {
     directory
 }
 
-fn patch(change: &str) -> Turn {
-    Turn::shell(format!("apply_patch <<'EOF'\n*** Begin Patch\n{change}\n*** End Patch\nEOF"))
+fn patch(change: &str) -> ModelTurn {
+    ModelTurn::shell(format!("apply_patch <<'EOF'\n*** Begin Patch\n{change}\n*** End Patch\nEOF"))
 }
 
 fn git(arguments: &[&str], directory: &Path) {

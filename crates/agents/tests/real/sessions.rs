@@ -1,7 +1,7 @@
 //! Sessions: started with a known id, resumed, forked and not found.
 
 use model::{AgentKind, CallSpec, ExpectedSession, FailureKind, SessionChoice, SessionId, Usage};
-use model_api::{ModelApi, ModelRequest, Role, Script, Turn};
+use model_api::{ConversationRole, ModelApi, ModelRequest, ModelTurn, Script};
 
 use crate::harness::Harness;
 use crate::pinned::Pinned;
@@ -110,7 +110,9 @@ fn fork_leaves_original_session_unchanged(cli: &Pinned) {
 
 /// Returns a session with the word in its history.
 async fn told(harness: &Harness) -> (ModelApi, crate::story::Done) {
-    let api = ModelApi::start(Script::turns(vec![Turn::text("Noted."), Turn::text("It is heron.")])).await;
+    let api =
+        ModelApi::start(Script::turns(vec![ModelTurn::text("Noted."), ModelTurn::text("It is heron.")]))
+            .await;
     let first = harness.ask(&api, &harness.spec(TOLD)).await;
     assert_eq!(first.succeeded().text, "Noted.", "{first}");
     (api, first)
@@ -122,6 +124,6 @@ fn last(api: &ModelApi) -> ModelRequest {
 
 /// Returns whether a request contains both this prompt and an earlier answer.
 fn remembers(request: &ModelRequest, prompt: &str) -> bool {
-    let asked = request.says(Role::User).iter().any(|text| text.contains(prompt));
-    asked && request.says(Role::Model).iter().any(|text| text == "Noted.")
+    let asked = request.says(ConversationRole::User).iter().any(|text| text.contains(prompt));
+    asked && request.says(ConversationRole::Model).iter().any(|text| text == "Noted.")
 }

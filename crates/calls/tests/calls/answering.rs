@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use calls::{Answer, CallError, CallRequest, Followed, JobStatus, Status, Stream, Until};
+use calls::{Answer, CallError, CallRequest, Followed, JobStatus, StatusFile, Stream, Until};
 use model::{AgentEvent, JobId, StateName, Timestamp};
 
 use crate::harness::{Harness, answered, close, ended, wait_for_line};
@@ -53,7 +53,7 @@ fn files_of_a_job_match_its_answer() {
         let read = |path| fs::read(path).unwrap();
         let result: Answer = serde_json::from_slice(&read(files.result())).unwrap();
         assert_eq!(result, answer);
-        let status: Status = serde_json::from_slice(&read(files.status())).unwrap();
+        let status: StatusFile = serde_json::from_slice(&read(files.status())).unwrap();
         assert_eq!((status.status, status.attempt), (StateName::Completed, 1));
         assert!(status.completed_at_ms >= status.started_at_ms && status.started_at_ms.is_some());
         let output = String::from_utf8(read(files.stream(Stream::Output))).unwrap();

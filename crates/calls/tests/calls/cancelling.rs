@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use calls::{CallError, Cancelled, JobStatus, ShutdownMode};
+use calls::{CallError, Cancellation, JobStatus, ShutdownMode};
 use model::StateName;
 
 use crate::harness::{Harness, answered, close, ended, submit_behind, wait_for_line};
@@ -29,7 +29,7 @@ fn cancel_stops_the_whole_process_tree() {
         wait_for_line(&service, job, "spawned").await;
         assert_eq!(harness.descendants().len(), 2);
         let reply = service.cancel(job).await.unwrap();
-        assert_eq!(reply, Cancelled { previous: StateName::Running, now: StateName::Running });
+        assert_eq!(reply, Cancellation { previous: StateName::Running, now: StateName::Running });
         let answer = ended(&service, job).await;
         // The job ends only when its process tree is gone.
         assert!(!harness.descendants().into_iter().any(is_running));
@@ -45,7 +45,7 @@ fn queued_job_is_cancelled_at_once() {
         wait_for_line(&service, running, "here").await;
         let queued = service.submit(harness.request("answer never")).await.unwrap().job;
         let reply = service.cancel(queued).await.unwrap();
-        assert_eq!(reply, Cancelled { previous: StateName::Queued, now: StateName::Cancelled });
+        assert_eq!(reply, Cancellation { previous: StateName::Queued, now: StateName::Cancelled });
         assert!(service.files(queued).result().exists());
         service.cancel(running).await.unwrap();
         ended(&service, running).await;
@@ -127,7 +127,7 @@ fn cancel_is_idempotent_until_the_job_ends() {
         service.cancel(job).await.unwrap();
         ended(&service, job).await;
         let reply = service.cancel(job).await.unwrap();
-        assert_eq!(reply, Cancelled { previous: StateName::Cancelled, now: StateName::Cancelled });
+        assert_eq!(reply, Cancellation { previous: StateName::Cancelled, now: StateName::Cancelled });
         let done = answered(&service, harness.request("answer done")).await.job_id.parse().unwrap();
         let error = service.cancel(done).await.unwrap_err();
         assert!(matches!(error, CallError::AlreadyEnded { state: StateName::Completed, .. }), "{error:?}");

@@ -13,7 +13,6 @@ use model::{
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::time::Instant;
 
 use super::definition::{Effect, ToolRequest, define_tool};
 use crate::arguments::parse_choice;
@@ -48,7 +47,7 @@ pub(super) struct CallTool {
 
 /// The parameters of a call.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct Parameters {
+pub(super) struct CallParameters {
     /// Task for the agent. The agent does not see your conversation, so state the goal, the relevant files and the expected answer. Secrets are replaced by `[redacted]`; everything else reaches the agent unchanged.
     prompt: String,
     /// Working directory of the agent: an absolute path, `~/…`, or an alias from the configuration. It must exist. Default: the working directory of your host.
@@ -114,8 +113,12 @@ struct ParsedCall {
 impl CallTool {
     /// Returns the tool's definition.
     pub fn tool(&self) -> Tool {
-        let mut tool =
-            define_tool::<Parameters, Answer>(self.name, self.title, self.description, Effect::StartsAgent);
+        let mut tool = define_tool::<CallParameters, Answer>(
+            self.name,
+            self.title,
+            self.description,
+            Effect::StartsAgent,
+        );
         let mut input = (*tool.input_schema).clone();
         schema::describe(&mut input, "model", self.models);
         if self.needs_cwd {
@@ -168,7 +171,7 @@ impl CallTool {
         Ok(results::call_result(&answer).into())
     }
 
-    fn parse_call(&self, client: &ClientContext, given: Parameters) -> Result<ParsedCall, ToolRejection> {
+    fn parse_call(&self, client: &ClientContext, given: CallParameters) -> Result<ParsedCall, ToolRejection> {
         let defaults = client.options.defaults;
         let session = parse_session(&given)?;
         let wall = match given.timeout_ms {
@@ -362,7 +365,7 @@ fn check_length(field: &str, given: &str) -> Result<String, ToolRejection> {
     Err(ToolRejection::for_field(field, message, format!("give at most {MAX_NAME_CHARS}")))
 }
 
-fn parse_session(given: &Parameters) -> Result<SessionChoice, ToolRejection> {
+fn parse_session(given: &CallParameters) -> Result<SessionChoice, ToolRejection> {
     let (field, id) = match (given.resume_session_id.as_deref(), given.session_id.as_deref()) {
         (Some(one), Some(other)) if one.trim() != other.trim() => {
             return Err(ToolRejection::for_field(

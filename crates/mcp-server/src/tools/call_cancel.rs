@@ -23,7 +23,7 @@ pub(super) const HOWTO: &str = "Example: {\"job_id\": \"01a1dde2\"}\n\
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct Parameters {
+pub(super) struct CancelParameters {
     /// The `job_id` of a call, or a unique prefix of it.
     job_id: String,
 }
@@ -42,11 +42,11 @@ pub(super) struct CancelResult {
 }
 
 pub(super) fn tool() -> Tool {
-    define_tool::<Parameters, CancelResult>(NAME, "Cancel a job", DESCRIPTION, Effect::Cancels)
+    define_tool::<CancelParameters, CancelResult>(NAME, "Cancel a job", DESCRIPTION, Effect::Cancels)
 }
 
 pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
-    let Parameters { job_id } = request.parse_arguments()?;
+    let CancelParameters { job_id } = request.parse_arguments()?;
     let service = &request.client.service;
     let job = job_ids::find(service, &job_id).await?.id;
     let Cancellation { previous, now } = service.cancel(job).await?;

@@ -21,7 +21,7 @@ const DEFAULT_LIMIT: u64 = 20;
 const MAX_LIMIT: u64 = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct Parameters {
+pub(super) struct JobsParameters {
     /// Maximum number of jobs, 1 to 100. Default: 20.
     #[schemars(range(min = 1, max = 100))]
     limit: Option<u64>,
@@ -102,11 +102,11 @@ impl From<JobSummary> for JobEntry {
 }
 
 pub(super) fn tool() -> Tool {
-    define_tool::<Parameters, JobList>(NAME, "List jobs", DESCRIPTION, Effect::ReadOnly)
+    define_tool::<JobsParameters, JobList>(NAME, "List jobs", DESCRIPTION, Effect::ReadOnly)
 }
 
 pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
-    let Parameters { limit, status_filter, tool_name } = request.parse_arguments()?;
+    let JobsParameters { limit, status_filter, tool_name } = request.parse_arguments()?;
     let limit = limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(ToolRejection::for_field(

@@ -26,7 +26,7 @@ pub(crate) const MAX_LIMIT: u64 = 1024 * 1024;
 const MAX_CHAR_BYTES: usize = 4;
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct Parameters {
+pub(super) struct OutputParameters {
     /// The `job_id` of a call, or a unique prefix of it.
     job_id: String,
     /// `output` (default): the agent's stdout. `error`: its stderr.
@@ -59,11 +59,16 @@ pub(crate) struct OutputResult {
 }
 
 pub(super) fn tool() -> Tool {
-    define_tool::<Parameters, OutputResult>(NAME, "Read an agent's output", DESCRIPTION, Effect::ReadOnly)
+    define_tool::<OutputParameters, OutputResult>(
+        NAME,
+        "Read an agent's output",
+        DESCRIPTION,
+        Effect::ReadOnly,
+    )
 }
 
 pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
-    let Parameters { job_id, stream, offset, limit } = request.parse_arguments()?;
+    let OutputParameters { job_id, stream, offset, limit } = request.parse_arguments()?;
     let stream = match stream {
         Some(stream) => {
             parse_choice("stream", &stream, &[("output", Stream::Output), ("error", Stream::Error)])?

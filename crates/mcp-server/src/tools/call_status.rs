@@ -18,17 +18,17 @@ pub(super) const HOWTO: &str = "Example: {\"job_id\": \"01a1dde2\"}\n\
     call_status: check `status` and `error`.";
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct Parameters {
+pub(super) struct StatusParameters {
     /// The `job_id` of a call, or a unique prefix of at least 4 characters.
     job_id: String,
 }
 
 pub(super) fn tool() -> Tool {
-    define_tool::<Parameters, Answer>(NAME, "Get a job's status", DESCRIPTION, Effect::ReadOnly)
+    define_tool::<StatusParameters, Answer>(NAME, "Get a job's status", DESCRIPTION, Effect::ReadOnly)
 }
 
 pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
-    let Parameters { job_id } = request.parse_arguments()?;
+    let StatusParameters { job_id } = request.parse_arguments()?;
     let client = request.client;
     let job = job_ids::find(&client.service, &job_id).await?;
     let answer = client.answer(job.id).await?.cut_to(client.options.defaults.max_response_chars);

@@ -28,7 +28,7 @@ const MAX_JOBS: usize = 100;
 const MIN_CHARS: usize = 1_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct Parameters {
+pub(super) struct WaitParameters {
     /// The `job_id`s of 1 to 100 calls, or unique prefixes of them.
     #[schemars(length(min = 1, max = 100))]
     job_ids: Vec<String>,
@@ -63,11 +63,11 @@ struct PendingJob {
 }
 
 pub(super) fn tool() -> Tool {
-    define_tool::<Parameters, WaitResult>(NAME, "Wait for jobs", DESCRIPTION, Effect::ReadOnly)
+    define_tool::<WaitParameters, WaitResult>(NAME, "Wait for jobs", DESCRIPTION, Effect::ReadOnly)
 }
 
 pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
-    let Parameters { job_ids, mode, timeout_ms } = request.parse_arguments()?;
+    let WaitParameters { job_ids, mode, timeout_ms } = request.parse_arguments()?;
     let until = match mode {
         Some(mode) => parse_choice("mode", &mode, &[("any", Until::Any), ("all", Until::All)])?,
         None => Until::All,

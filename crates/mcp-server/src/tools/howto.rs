@@ -42,7 +42,7 @@ Errors: an answer with status failed, timeout or cancelled has `error` with kind
 the parameter and the remedy; no job was submitted then.";
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct Parameters {
+pub(super) struct HowtoParameters {
     /// Tool to explain, such as `call_cc`. Default: an overview of all tools.
     tool: Option<String>,
 }
@@ -60,12 +60,12 @@ pub(super) struct HowtoResult {
 }
 
 pub(super) fn tool() -> Tool {
-    define_tool::<Parameters, HowtoResult>(NAME, "Explain the tools", DESCRIPTION, Effect::ReadOnly)
+    define_tool::<HowtoParameters, HowtoResult>(NAME, "Explain the tools", DESCRIPTION, Effect::ReadOnly)
 }
 
 #[expect(clippy::unused_async, reason = "all tools have the same signature")]
 pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
-    let Parameters { tool } = request.parse_arguments()?;
+    let HowtoParameters { tool } = request.parse_arguments()?;
     let names: Vec<&str> = listed_tools(&request.client.options).map(|tool| tool.name.as_ref()).collect();
     let tool = tool.map(|name| name.trim().to_lowercase());
     let text = match &tool {

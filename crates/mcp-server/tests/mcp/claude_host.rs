@@ -11,7 +11,7 @@ use calls::Settings;
 use libtest_mimic::Trial;
 use model::AgentKind;
 use model_api::cli::{Agent, Cli, Invocation};
-use model_api::{Call, ModelApi, Script, Turn, Vendor};
+use model_api::{ApiVendor, Call, ModelApi, ModelTurn, Script};
 use serde_json::{Value, json};
 use supervisor::Supervisor;
 
@@ -50,14 +50,14 @@ fn run(host: &Cli, second: &Cli, tool: &'static str) {
         let cwd = work.to_str().unwrap().to_owned();
         let api = ModelApi::start(Script::by(move |request, _| {
             let is_second = request.prompt().is_some_and(|prompt| prompt.contains("for the second"));
-            if is_second || request.vendor != Some(Vendor::Anthropic) {
-                return Turn::text(SECOND);
+            if is_second || request.vendor != Some(ApiVendor::Anthropic) {
+                return ModelTurn::text(SECOND);
             }
             if request.ends_with_tool_result() {
-                return Turn::text(format!("the tool answered: {}", request.tool_results().join("\n")));
+                return ModelTurn::text(format!("the tool answered: {}", request.tool_results().join("\n")));
             }
             let input = json!({ "prompt": "a question for the second", "cwd": cwd });
-            Turn::call(Call::Mcp { server: "switchboard".to_owned(), tool: tool.to_owned(), input })
+            ModelTurn::call(Call::Mcp { server: "switchboard".to_owned(), tool: tool.to_owned(), input })
         }))
         .await;
         let state = directory.path().join("server");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model_api::{Call, Script, Turn};
+use model_api::{Call, ModelTurn, Script};
 use provider::{Access, AgentSpec, FileVerb, ProviderError};
 use serde_json::{Value, json};
 
@@ -31,54 +31,54 @@ fn restricted(file_tools: PathBuf, verbs: &[FileVerb]) -> AgentSpec {
     }
 }
 
-fn file(tool: &str, input: Value) -> Turn {
-    Turn::call(Call::Mcp { server: "files".to_owned(), tool: tool.to_owned(), input })
+fn file(tool: &str, input: Value) -> ModelTurn {
+    ModelTurn::call(Call::Mcp { server: "files".to_owned(), tool: tool.to_owned(), input })
 }
 
 /// Returns escape attempts of a model, each of which leaves a mark if it succeeds.
-fn ways_out(marks: &Path, workspace: &Path) -> Vec<Turn> {
+fn ways_out(marks: &Path, workspace: &Path) -> Vec<ModelTurn> {
     let mark = |name: &str| marks.join(name).to_str().unwrap().to_owned();
     let touch = |name: &str| format!("touch {}", mark(name));
     let inside = |name: &str| workspace.join(name).to_str().unwrap().to_owned();
     vec![
-        Turn::shell(touch("shell")),
-        Turn::tool("Bash", json!({"command": format!("file-tools . read a; {}", touch("chained"))})),
-        Turn::tool("Bash", json!({"command": touch("background"), "run_in_background": true})),
-        Turn::tool("Write", json!({"file_path": mark("write"), "content": "x"})),
-        Turn::tool("Write", json!({"file_path": inside("written-inside"), "content": "x"})),
-        Turn::tool(
+        ModelTurn::shell(touch("shell")),
+        ModelTurn::tool("Bash", json!({"command": format!("file-tools . read a; {}", touch("chained"))})),
+        ModelTurn::tool("Bash", json!({"command": touch("background"), "run_in_background": true})),
+        ModelTurn::tool("Write", json!({"file_path": mark("write"), "content": "x"})),
+        ModelTurn::tool("Write", json!({"file_path": inside("written-inside"), "content": "x"})),
+        ModelTurn::tool(
             "Edit",
             json!({"file_path": inside("notes.txt"), "old_string": "heron", "new_string": "crane"}),
         ),
-        Turn::tool("Read", json!({"file_path": "/etc/passwd"})),
-        Turn::tool("Glob", json!({"pattern": "/etc/*"})),
-        Turn::tool("Grep", json!({"pattern": "root", "path": "/etc/passwd", "output_mode": "content"})),
-        Turn::tool("NotebookEdit", json!({"notebook_path": mark("notebook"), "new_source": "x"})),
-        Turn::tool("WebFetch", json!({"url": "http://127.0.0.1:9/", "prompt": "x"})),
-        Turn::tool(
+        ModelTurn::tool("Read", json!({"file_path": "/etc/passwd"})),
+        ModelTurn::tool("Glob", json!({"pattern": "/etc/*"})),
+        ModelTurn::tool("Grep", json!({"pattern": "root", "path": "/etc/passwd", "output_mode": "content"})),
+        ModelTurn::tool("NotebookEdit", json!({"notebook_path": mark("notebook"), "new_source": "x"})),
+        ModelTurn::tool("WebFetch", json!({"url": "http://127.0.0.1:9/", "prompt": "x"})),
+        ModelTurn::tool(
             "Task",
             json!({"description": "x", "prompt": touch("task"), "subagent_type": "general-purpose"}),
         ),
-        Turn::tool(
+        ModelTurn::tool(
             "Agent",
             json!({"description": "x", "prompt": touch("agent"), "subagent_type": "general-purpose"}),
         ),
-        Turn::tool("KillShell", json!({"shell_id": "1"})),
-        Turn::tool("SlashCommand", json!({"command": "/cost"})),
+        ModelTurn::tool("KillShell", json!({"shell_id": "1"})),
+        ModelTurn::tool("SlashCommand", json!({"command": "/cost"})),
         // A verb that was not granted, and the tools of a missing server.
         file("write", json!({"path": "by-verb", "content": "x"})),
-        Turn::call(Call::Mcp { server: "evil".to_owned(), tool: "say".to_owned(), input: json!({}) }),
+        ModelTurn::call(Call::Mcp { server: "evil".to_owned(), tool: "say".to_owned(), input: json!({}) }),
         file("read", json!({"path": "../outside"})),
         file("read", json!({"path": "/etc/passwd"})),
         file("read", json!({"path": "notes.txt"})),
-        Turn::text("I tried."),
+        ModelTurn::text("I tried."),
     ]
 }
 
 fn a_restricted_agent_uses_its_verbs_and_fails_at_everything_else(cli: &Pinned) {
     let marks = tempfile::tempdir_in("/var/tmp").unwrap();
     // The workspace is known only once the harness exists: the turns are created by then.
-    let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<Turn>>::new());
+    let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<ModelTurn>>::new());
     let script = Script::by({
         let turns = std::sync::Arc::clone(&turns);
         move |_, number| turns.get().unwrap()[number].clone()
@@ -121,8 +121,8 @@ fn a_restricted_agent_uses_its_verbs_and_fails_at_everything_else(cli: &Pinned) 
 fn a_restricted_agent_obeys_nothing_that_its_workspace_says(cli: &Pinned) {
     let script = Script::by(|request, _| match request.tool_results().len() {
         0 => file("read", json!({"path": "notes.txt"})),
-        1 => Turn::shell("touch by-shell"),
-        _ => Turn::text("I tried."),
+        1 => ModelTurn::shell("touch by-shell"),
+        _ => ModelTurn::text("I tried."),
     });
     Desk::play(cli, script, async |desk| {
         let workspace = desk.workspace();
@@ -180,10 +180,12 @@ fn plant(desk: &Desk) -> Planted {
 /// The control: the blocked attempts do succeed without a restriction.
 fn with_full_access_the_same_attempts_succeed_and_the_workspace_is_obeyed(cli: &Pinned) {
     let marks = tempfile::tempdir_in("/var/tmp").unwrap();
-    let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<Turn>>::new());
+    let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<ModelTurn>>::new());
     let script = Script::by({
         let turns = std::sync::Arc::clone(&turns);
-        move |_, number| turns.get().unwrap().get(number).cloned().unwrap_or_else(|| Turn::text("I did."))
+        move |_, number| {
+            turns.get().unwrap().get(number).cloned().unwrap_or_else(|| ModelTurn::text("I did."))
+        }
     });
     Desk::play(cli, script, async |desk| {
         // The attempts that need no other model.
@@ -213,8 +215,8 @@ fn a_restricted_agent_works_with_the_installed_file_tools(cli: &Pinned) {
         file("read", json!({"path": "../outside"})),
         file("read", json!({"path": "/etc/passwd"})),
         file("read", json!({"path": "out/outside"})),
-        Turn::shell("touch by-shell"),
-        Turn::text("I tried."),
+        ModelTurn::shell("touch by-shell"),
+        ModelTurn::text("I tried."),
     ]);
     Desk::play(cli, script, async |desk| {
         let workspace = desk.workspace();

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use model_api::{Script, Turn};
+use model_api::{ModelTurn, Script};
 use provider::{Access, AgentSpec, CallPolicy, FileVerb, Preset, ProviderError, SandboxReport};
 use serde_json::json;
 
@@ -125,8 +125,8 @@ impl Surroundings {
     }
 }
 
-fn shell(command: &str) -> Turn {
-    Turn::tool("Bash", json!({"command": command, "description": "x"}))
+fn shell(command: &str) -> ModelTurn {
+    ModelTurn::tool("Bash", json!({"command": command, "description": "x"}))
 }
 
 /// Lets an agent try all commands, and returns the results of its tools.
@@ -136,10 +136,12 @@ fn try_all(
     first: &[&'static str],
     judge: impl AsyncFnOnce(&Desk, &Surroundings, Tried),
 ) {
-    let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<Turn>>::new());
+    let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<ModelTurn>>::new());
     let script = Script::by({
         let turns = std::sync::Arc::clone(&turns);
-        move |_, number| turns.get().unwrap().get(number).cloned().unwrap_or_else(|| Turn::text("I tried."))
+        move |_, number| {
+            turns.get().unwrap().get(number).cloned().unwrap_or_else(|| ModelTurn::text("I tried."))
+        }
     });
     Desk::play_in(Path::new(env!("CARGO_TARGET_TMPDIR")), cli, script, async |desk| {
         let surroundings = Surroundings::of(desk);

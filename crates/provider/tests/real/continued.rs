@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use model_api::{Block, Call, Script, Turn};
+use model_api::{Block, Call, ModelTurn, Script};
 use provider::{Context, Provider, ProviderConfig, ProviderError};
 use serde_json::json;
 
@@ -24,13 +24,13 @@ fn provider(desk: &Desk) -> Box<dyn Provider> {
     of_kind(desk.kind(), config)
 }
 
-fn step(text: &str) -> Turn {
+fn step(text: &str) -> ModelTurn {
     let say = Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": text}) };
-    Turn::blocks(vec![Block::Text(text.to_owned()), Block::Call(say)])
+    ModelTurn::blocks(vec![Block::Text(text.to_owned()), Block::Call(say)])
 }
 
 fn what_is_out_of_turns_goes_on_with_its_server_and_adds_up(cli: &Pinned) {
-    let script = Script::turns(vec![step("One."), step("Two."), step("Three."), Turn::text("Done.")]);
+    let script = Script::turns(vec![step("One."), step("Two."), step("Three."), ModelTurn::text("Done.")]);
     Desk::play(cli, script, async |desk| {
         let seen = desk.folder().join("seen-by-the-server");
         let context = Context { mcp_servers: vec![servers::echo(&seen)], ..Context::new("Count.") };
@@ -51,7 +51,11 @@ fn what_is_out_of_turns_goes_on_with_its_server_and_adds_up(cli: &Pinned) {
 }
 
 fn a_named_agent_that_is_out_of_turns_goes_on_as_the_same_agent(cli: &Pinned) {
-    let script = Script::turns(vec![Turn::shell("echo one"), Turn::shell("echo two"), Turn::text("Done.")]);
+    let script = Script::turns(vec![
+        ModelTurn::shell("echo one"),
+        ModelTurn::shell("echo two"),
+        ModelTurn::text("Done."),
+    ]);
     Desk::play(cli, script, async |desk| {
         let agents = desk.workspace().join(".claude/agents");
         fs::create_dir_all(&agents).unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use futures_util::StreamExt;
-use model_api::{Call, Role, Script, Turn};
+use model_api::{Call, ConversationRole, ModelTurn, Script};
 use provider::{AgentEvent, AgentKind, Context, Message, ProviderConfig, ProviderError, TextPart, Update};
 use serde_json::json;
 
@@ -57,7 +57,7 @@ fn system_prompt_and_history_reach_the_model(cli: &Pinned) {
             ..Context::new("Which word?")
         };
         desk.provider().complete(&context).await.unwrap();
-        let told = desk.api.turns()[0].says(Role::User).join("\n");
+        let told = desk.api.turns()[0].says(ConversationRole::User).join("\n");
         assert!(told.contains("You are terse.") && told.contains("The word is heron."), "{told}");
         assert!(told.trim_end().ends_with("Which word?"), "{told}");
     });
@@ -158,7 +158,7 @@ fn a_tool_that_is_denied_is_named_and_the_answer_kept(cli: &Pinned) {
 }
 
 fn a_login_that_is_refused_is_told_as_such(cli: &Pinned) {
-    Desk::play(cli, Script::always(Turn::refuse(401)), async |desk| {
+    Desk::play(cli, Script::always(ModelTurn::refuse(401)), async |desk| {
         let error = desk.provider().complete(&Context::new("Hello.")).await.unwrap_err();
         assert!(matches!(error, ProviderError::Authentication { .. }), "{error:?}");
         assert!(error.to_string().contains("CLI is not logged in") && !error.hint().is_empty(), "{error}");
@@ -166,7 +166,7 @@ fn a_login_that_is_refused_is_told_as_such(cli: &Pinned) {
 }
 
 fn an_error_of_the_api_is_an_error_and_no_answer(cli: &Pinned) {
-    Desk::play(cli, Script::always(Turn::refuse(404)), async |desk| {
+    Desk::play(cli, Script::always(ModelTurn::refuse(404)), async |desk| {
         let error = desk.provider().complete(&Context::new("Hello.")).await.unwrap_err();
         assert!(matches!(error, ProviderError::Agent { .. }), "{error:?}");
         assert!(error.so_far().unwrap().text.is_empty() && !error.hint().is_empty(), "{error:?}");

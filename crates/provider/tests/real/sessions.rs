@@ -1,6 +1,6 @@
 //! Sessions with the real CLIs: they remember, also after a restart of the program.
 
-use model_api::{ModelRequest, Role, Script, Turn};
+use model_api::{ConversationRole, ModelRequest, ModelTurn, Script};
 use provider::{Access, AgentSpec, ProviderError};
 
 use crate::desk::Desk;
@@ -22,13 +22,13 @@ fn full() -> AgentSpec {
 }
 
 fn two_answers() -> Script {
-    Script::turns(vec![Turn::text("Noted."), Turn::text("It is heron.")])
+    Script::turns(vec![ModelTurn::text("Noted."), ModelTurn::text("It is heron.")])
 }
 
 /// Returns whether a request contains both the message and the earlier answer.
 fn remembers(request: &ModelRequest) -> bool {
-    let asked = request.says(Role::User).iter().any(|text| text.contains(TOLD));
-    asked && request.says(Role::Model).iter().any(|text| text == "Noted.")
+    let asked = request.says(ConversationRole::User).iter().any(|text| text.contains(TOLD));
+    asked && request.says(ConversationRole::Model).iter().any(|text| text == "Noted.")
 }
 
 fn a_session_remembers_and_counts_each_message_for_itself(cli: &Pinned) {
@@ -66,7 +66,11 @@ fn a_session_goes_on_after_the_program_was_restarted(cli: &Pinned) {
 }
 
 fn a_session_whose_first_message_failed_begins_anew(cli: &Pinned) {
-    let script = Script::turns(vec![Turn::refuse(401), Turn::text("Noted."), Turn::text("It is heron.")]);
+    let script = Script::turns(vec![
+        ModelTurn::refuse(401),
+        ModelTurn::text("Noted."),
+        ModelTurn::text("It is heron."),
+    ]);
     Desk::play(cli, script, async |desk| {
         let provider = desk.provider();
         let session = provider.create_session(&full(), &desk.workspace()).await.unwrap();

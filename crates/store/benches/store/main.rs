@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
 
-use crate::machine::{Machine, file_system_of};
+use crate::machine::{BenchMachine, file_system_of};
 use crate::measure::{FULL, QUICK, Scale};
 use crate::report::{Report, table};
 
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
 }
 
 async fn page(arguments: &Arguments, scale: Scale) -> String {
-    let machine = Machine::look(&arguments.work[0]).unwrap();
+    let machine = BenchMachine::look(&arguments.work[0]).unwrap();
     let mut tables = String::new();
     for work in &arguments.work {
         // Removed on drop.

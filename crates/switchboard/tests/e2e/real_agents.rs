@@ -10,7 +10,7 @@ use testkit::eventually;
 
 use model::{RunState, RunStatus};
 use model_api::cli::{Agent, Cli};
-use model_api::{ModelApi, Role, Script, Turn};
+use model_api::{ConversationRole, ModelApi, ModelTurn, Script};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -66,7 +66,7 @@ impl User {
 
     /// Returns the texts of the user in the newest request to the model.
     fn heard(&self) -> String {
-        self.api.turns().pop().unwrap().says(Role::User).join("\n")
+        self.api.turns().pop().unwrap().says(ConversationRole::User).join("\n")
     }
 
     /// Enables the agent's own retries, which the test configuration disables.
@@ -106,7 +106,7 @@ fn answer(text: &str) -> Value {
 fn refuse_on_demand() -> Script {
     Script::by(|request, _| {
         let is_refused = request.prompt().is_some_and(|prompt| prompt.contains("Refuse this"));
-        if is_refused { Turn::refuse(401) } else { Turn::text("Answered.") }
+        if is_refused { ModelTurn::refuse(401) } else { ModelTurn::text("Answered.") }
     })
 }
 
@@ -152,8 +152,8 @@ fn continue_skips_rejected_session_of_gemini() {
 #[test]
 fn logs_print_tools_of_lost_run_first() {
     let script = Script::by(|_, number| match number {
-        0 => Turn::shell("touch started; while ! [ -e never ]; do sleep 0.1; done"),
-        _ => Turn::text("Answered."),
+        0 => ModelTurn::shell("touch started; while ! [ -e never ]; do sleep 0.1; done"),
+        _ => ModelTurn::text("Answered."),
     });
     let Some(user) = User::new(Agent::Claude, script) else { return };
     user.install_agent();
@@ -179,7 +179,7 @@ fn logs_print_tools_of_lost_run_first() {
 
 #[test]
 fn unstarted_session_is_not_offered() {
-    let script = Script::by(|_, _| Turn::text("Answered."));
+    let script = Script::by(|_, _| ModelTurn::text("Answered."));
     let Some(user) = User::new(Agent::Gemini, script) else { return };
     user.install_agent();
     let (answer, _) = user.call("First question.", &["--start", "50ms"]);
@@ -188,7 +188,7 @@ fn unstarted_session_is_not_offered() {
 
 #[test]
 fn removed_agent_is_not_restarted() {
-    let script = Script::by(|_, _| Turn::text("Answered."));
+    let script = Script::by(|_, _| ModelTurn::text("Answered."));
     let Some(user) = User::new(Agent::Claude, script) else { return };
     user.install_agent();
     let (first, _) = user.call("First question.", &[]);
@@ -199,7 +199,7 @@ fn removed_agent_is_not_restarted() {
 }
 
 fn refused_login_is_reported_early(agent: Agent, login: &str) {
-    let Some(mut user) = User::new(agent, Script::always(Turn::refuse(401))) else { return };
+    let Some(mut user) = User::new(agent, Script::always(ModelTurn::refuse(401))) else { return };
     user.install_agent();
     user.allow_retries();
     let (answer, output) = user.call("Say hello.", &[]);

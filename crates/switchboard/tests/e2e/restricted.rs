@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use model_api::cli::{Agent, Cli};
-use model_api::{Call, ModelApi, Script, Turn};
+use model_api::{Call, ModelApi, ModelTurn, Script};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -27,24 +27,24 @@ fn can_confine() -> bool {
     made
 }
 
-fn file(tool: &str, input: Value) -> Turn {
-    Turn::call(Call::Mcp { server: "files".to_owned(), tool: tool.to_owned(), input })
+fn file(tool: &str, input: Value) -> ModelTurn {
+    ModelTurn::call(Call::Mcp { server: "files".to_owned(), tool: tool.to_owned(), input })
 }
 
 /// The escape attempts of the model, followed by permitted operations.
-fn tries(work: &Path, outside: &Path) -> Vec<Turn> {
+fn tries(work: &Path, outside: &Path) -> Vec<ModelTurn> {
     let mark = |name: &str| outside.join(name).to_str().unwrap().to_owned();
     vec![
-        Turn::shell(format!("touch {}", mark("shell"))),
-        Turn::shell(format!("touch {}", work.join("by-shell").display())),
-        Turn::tool(
+        ModelTurn::shell(format!("touch {}", mark("shell"))),
+        ModelTurn::shell(format!("touch {}", work.join("by-shell").display())),
+        ModelTurn::tool(
             "Bash",
             json!({ "command": format!("file-tools . read notes.txt; touch {}", mark("chained")) }),
         ),
-        Turn::tool("Read", json!({ "file_path": mark("secret") })),
-        Turn::tool("Read", json!({ "file_path": "/etc/passwd" })),
-        Turn::tool("Write", json!({ "file_path": mark("written"), "content": "x" })),
-        Turn::tool("Write", json!({ "file_path": work.join("by-write"), "content": "x" })),
+        ModelTurn::tool("Read", json!({ "file_path": mark("secret") })),
+        ModelTurn::tool("Read", json!({ "file_path": "/etc/passwd" })),
+        ModelTurn::tool("Write", json!({ "file_path": mark("written"), "content": "x" })),
+        ModelTurn::tool("Write", json!({ "file_path": work.join("by-write"), "content": "x" })),
         file("read", json!({ "path": mark("secret") })),
         file("read", json!({ "path": "../outside/secret" })),
         file("write", json!({ "path": "../outside/by-files", "content": "x" })),
@@ -58,7 +58,7 @@ fn tries(work: &Path, outside: &Path) -> Vec<Turn> {
         file("write", json!({ "path": "deep/answer.txt", "content": "crane" })),
         file("patch", json!({ "path": "notes.txt", "edits": [{ "find": "heron", "replace": "egret" }] })),
         file("list", json!({})),
-        Turn::text("Done."),
+        ModelTurn::text("Done."),
     ]
 }
 

@@ -5,7 +5,7 @@
 use std::fs;
 
 use model_api::cli::Agent;
-use model_api::{ModelApi, Script, Turn};
+use model_api::{ModelApi, ModelTurn, Script};
 use serde_json::Value;
 
 use crate::harness::{Harness, newest, stdout};
@@ -23,7 +23,7 @@ fn streamed_text_is_not_duplicated() {
     }
     harness.configure(&format!("[programs]\nclaude = \"{}\"\n", claude.program.display()));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let api = runtime.block_on(ModelApi::start(Script::always(Turn::text(STORY))));
+    let api = runtime.block_on(ModelApi::start(Script::always(ModelTurn::text(STORY))));
     let call = |more: &[&str]| {
         let args = [&["call", "claude", "Tell.", "--cwd", work.to_str().unwrap()], more].concat();
         let output =

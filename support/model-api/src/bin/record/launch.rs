@@ -8,7 +8,7 @@ use model_api::cli::{Agent, Cli, Invocation};
 use model_api::{Environment, ModelApi};
 use serde_json::{Value, json};
 
-use crate::scenarios::{Access, Ask, NO_SESSION, Session};
+use crate::scenarios::{Ask, NO_SESSION, ScenarioAccess, ScenarioSession};
 
 /// The home and the working directory of all runs of a scenario.
 pub struct Desk<'a> {
@@ -50,17 +50,17 @@ impl Desk<'_> {
             "",
         ]);
         arguments.extend(match ask.session {
-            Session::New => words(&["--session-id", session]),
-            Session::Resume => words(&["--resume", session]),
-            Session::Latest => words(&["-c"]),
-            Session::Unknown => words(&["--resume", NO_SESSION]),
-            Session::UnknownName => words(&["--resume", "no-such-session"]),
+            ScenarioSession::New => words(&["--session-id", session]),
+            ScenarioSession::Resume => words(&["--resume", session]),
+            ScenarioSession::Latest => words(&["-c"]),
+            ScenarioSession::Unknown => words(&["--resume", NO_SESSION]),
+            ScenarioSession::UnknownName => words(&["--resume", "no-such-session"]),
         });
         arguments.extend(match ask.access {
-            Access::Full => words(&["--dangerously-skip-permissions"]),
-            Access::Default => words(&["--allowedTools", "Read"]),
-            Access::Plan => words(&["--permission-mode", "plan"]),
-            Access::Observe => words(&["--tools", "Read,Glob,Grep", "--permission-mode", "dontAsk"]),
+            ScenarioAccess::Full => words(&["--dangerously-skip-permissions"]),
+            ScenarioAccess::Default => words(&["--allowedTools", "Read"]),
+            ScenarioAccess::Plan => words(&["--permission-mode", "plan"]),
+            ScenarioAccess::Observe => words(&["--tools", "Read,Glob,Grep", "--permission-mode", "dontAsk"]),
         });
         if let Some(turns) = ask.max_turns {
             arguments.extend(words(&["--max-turns", &turns.to_string()]));
@@ -82,8 +82,8 @@ impl Desk<'_> {
 
     fn codex(&self, ask: &Ask, session: &str, cwd: &Path) -> io::Result<Vec<String>> {
         let sandbox = match ask.access {
-            Access::Full => "workspace-write",
-            Access::Default | Access::Observe | Access::Plan => "read-only",
+            ScenarioAccess::Full => "workspace-write",
+            ScenarioAccess::Default | ScenarioAccess::Observe | ScenarioAccess::Plan => "read-only",
         };
         let cwd = cwd.to_string_lossy();
         let mut arguments = words(&[
@@ -119,11 +119,11 @@ impl Desk<'_> {
             arguments.extend(words(&["--output-schema", &file.to_string_lossy()]));
         }
         arguments.extend(match ask.session {
-            Session::New => words(&["-"]),
-            Session::Resume => words(&["resume", session, "-"]),
-            Session::Latest => words(&["resume", "--last", "-"]),
-            Session::Unknown => words(&["resume", NO_SESSION, "-"]),
-            Session::UnknownName => words(&["resume", "no-such-session", "-"]),
+            ScenarioSession::New => words(&["-"]),
+            ScenarioSession::Resume => words(&["resume", session, "-"]),
+            ScenarioSession::Latest => words(&["resume", "--last", "-"]),
+            ScenarioSession::Unknown => words(&["resume", NO_SESSION, "-"]),
+            ScenarioSession::UnknownName => words(&["resume", "no-such-session", "-"]),
         });
         Ok(arguments)
     }
@@ -141,20 +141,20 @@ impl Desk<'_> {
         }
         fs::write(&file, settings.to_string())?;
         let mode = match ask.access {
-            Access::Full => "yolo",
-            Access::Default => "default",
-            Access::Observe | Access::Plan => "plan",
+            ScenarioAccess::Full => "yolo",
+            ScenarioAccess::Default => "default",
+            ScenarioAccess::Observe | ScenarioAccess::Plan => "plan",
         };
         let mut arguments =
             words(&["--output-format", "stream-json", "-m", "gemini-2.5-flash", "--approval-mode", mode]);
         arguments.extend(match ask.session {
-            Session::New => words(&["--session-id", session]),
-            Session::Resume => words(&["--resume", session]),
-            Session::Latest => words(&["--resume", "latest"]),
-            Session::Unknown => words(&["--resume", NO_SESSION]),
-            Session::UnknownName => words(&["--resume", "no-such-session"]),
+            ScenarioSession::New => words(&["--session-id", session]),
+            ScenarioSession::Resume => words(&["--resume", session]),
+            ScenarioSession::Latest => words(&["--resume", "latest"]),
+            ScenarioSession::Unknown => words(&["--resume", NO_SESSION]),
+            ScenarioSession::UnknownName => words(&["--resume", "no-such-session"]),
         });
-        if ask.access == Access::Observe {
+        if ask.access == ScenarioAccess::Observe {
             let policy = self.folder.join("observe.toml");
             fs::write(&policy, READ_ONLY)?;
             arguments.extend(words(&["--policy", &policy.to_string_lossy()]));

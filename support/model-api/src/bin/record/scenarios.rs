@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model_api::cli::Agent::{self, Claude, Codex, Gemini};
-use model_api::{Block, Call, Script, Turn, Vendor};
+use model_api::{ApiVendor, Block, Call, ModelTurn, Script};
 use serde_json::json;
 
 /// The id of new sessions for CLIs that let the caller choose.
@@ -31,8 +31,8 @@ pub struct Scenario {
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub prompt: &'static str,
-    pub session: Session,
-    pub access: Access,
+    pub session: ScenarioSession,
+    pub access: ScenarioAccess,
     pub max_turns: Option<u32>,
     /// Further arguments of this scenario.
     pub extra: &'static [&'static str],
@@ -48,7 +48,7 @@ pub struct Ask {
 
 /// The session of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Session {
+pub enum ScenarioSession {
     New,
     Resume,
     Latest,
@@ -58,7 +58,7 @@ pub enum Session {
 
 /// The permissions of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum ScenarioAccess {
     /// All.
     Full,
     /// Those that need no permission prompt.
@@ -73,8 +73,8 @@ impl Default for Ask {
     fn default() -> Self {
         Self {
             prompt: "Say hello.",
-            session: Session::New,
-            access: Access::Full,
+            session: ScenarioSession::New,
+            access: ScenarioAccess::Full,
             max_turns: None,
             extra: &[],
             mcp: false,
@@ -99,25 +99,29 @@ pub fn all() -> Vec<Scenario> {
 }
 
 fn sessions() -> Vec<Scenario> {
-    let told = || Script::turns(vec![Turn::text("Noted."), Turn::text("The word is heron.")]);
+    let told = || Script::turns(vec![ModelTurn::text("Noted."), ModelTurn::text("The word is heron.")]);
     let tell = || Some(Ask { prompt: "The word is heron.", ..Ask::default() });
     let which = |session| Ask { prompt: "Which word?", session, ..Ask::default() };
     vec![
         scenario("new-session", Script::text("Hello from the model."), Ask::default()),
-        Scenario { before: tell(), ..scenario("resume", told(), which(Session::Resume)) },
-        Scenario { before: tell(), ..scenario("continue-latest", told(), which(Session::Latest)) },
-        scenario("continue-nothing", Script::text("Hello from the model."), which(Session::Latest)),
-        Scenario { before: tell(), ..scenario("unknown-session", told(), which(Session::Unknown)) },
-        scenario("unknown-session-name", Script::text("Hello from the model."), which(Session::UnknownName)),
+        Scenario { before: tell(), ..scenario("resume", told(), which(ScenarioSession::Resume)) },
+        Scenario { before: tell(), ..scenario("continue-latest", told(), which(ScenarioSession::Latest)) },
+        scenario("continue-nothing", Script::text("Hello from the model."), which(ScenarioSession::Latest)),
+        Scenario { before: tell(), ..scenario("unknown-session", told(), which(ScenarioSession::Unknown)) },
+        scenario(
+            "unknown-session-name",
+            Script::text("Hello from the model."),
+            which(ScenarioSession::UnknownName),
+        ),
         Scenario {
             agents: &[Claude, Gemini],
             before: tell(),
-            ..scenario("session-in-use", told(), which(Session::New))
+            ..scenario("session-in-use", told(), which(ScenarioSession::New))
         },
         Scenario {
             agents: &[Claude],
             before: tell(),
-            ..scenario("fork", told(), Ask { extra: &["--fork-session"], ..which(Session::Resume) })
+            ..scenario("fork", told(), Ask { extra: &["--fork-session"], ..which(ScenarioSession::Resume) })
         },
     ]
 }
@@ -129,18 +133,18 @@ fn tools() -> Vec<Scenario> {
     let say =
         || Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": "heron"}) };
     let make = |access| Ask { prompt: "Write the word to a file.", access, ..Ask::default() };
-    let thinking = Turn::blocks(vec![
+    let thinking = ModelTurn::blocks(vec![
         Block::Thinking("The user wants the word. I will write it.".to_owned()),
         Block::Text("I will write it.".to_owned()),
         Block::Call(write()),
     ]);
     vec![
-        scenario("tool-call", Script::call_then_text(write(), "It is written."), make(Access::Full)),
-        scenario("tool-failure", Script::call_then_text(fails(), "It failed."), make(Access::Full)),
+        scenario("tool-call", Script::call_then_text(write(), "It is written."), make(ScenarioAccess::Full)),
+        scenario("tool-failure", Script::call_then_text(fails(), "It failed."), make(ScenarioAccess::Full)),
         scenario(
             "denied-tool",
             Script::call_then_text(write(), "I was not allowed to."),
-            make(Access::Default),
+            make(ScenarioAccess::Default),
         ),
         Scenario {
             agents: &[Codex],
@@ -148,24 +152,31 @@ fn tools() -> Vec<Scenario> {
             ..scenario(
                 "denied-tool-later",
                 Script::call_then_text(late(), "I was not allowed to."),
-                make(Access::Default),
+                make(ScenarioAccess::Default),
             )
         },
-        scenario("observe", Script::call_then_text(write(), "I may only read."), make(Access::Observe)),
+        scenario(
+            "observe",
+            Script::call_then_text(write(), "I may only read."),
+            make(ScenarioAccess::Observe),
+        ),
         Scenario {
             agents: &[Gemini],
-            ..scenario("observe-escape", Script::turns(escape(None)), make(Access::Observe))
+            ..scenario("observe-escape", Script::turns(escape(None)), make(ScenarioAccess::Observe))
         },
         Scenario {
             agents: &[Gemini],
-            ..scenario("plan-escape", Script::turns(escape(None)), make(Access::Plan))
+            ..scenario("plan-escape", Script::turns(escape(None)), make(ScenarioAccess::Plan))
         },
         Scenario {
             agents: &[Gemini],
             ..scenario(
                 "denied-tool-escape",
-                Script::turns(escape(Some(Turn::tool("enter_plan_mode", json!({"reason": "to write"}))))),
-                make(Access::Default),
+                Script::turns(escape(Some(ModelTurn::tool(
+                    "enter_plan_mode",
+                    json!({"reason": "to write"}),
+                )))),
+                make(ScenarioAccess::Default),
             )
         },
         scenario(
@@ -173,13 +184,17 @@ fn tools() -> Vec<Scenario> {
             Script::call_then_text(say(), "It said heron."),
             Ask { prompt: "Let the server say heron.", mcp: true, ..Ask::default() },
         ),
-        scenario("thinking", Script::turns(vec![thinking, Turn::text("It is written.")]), make(Access::Full)),
+        scenario(
+            "thinking",
+            Script::turns(vec![thinking, ModelTurn::text("It is written.")]),
+            make(ScenarioAccess::Full),
+        ),
         Scenario {
             agents: &[Codex],
             ..scenario(
                 "catalogued-model",
                 Script::call_then_text(write(), "It is written."),
-                Ask { extra: &["--model", "gpt-6.1-sol"], ..make(Access::Full) },
+                Ask { extra: &["--model", "gpt-6.1-sol"], ..make(ScenarioAccess::Full) },
             )
         },
     ]
@@ -196,10 +211,17 @@ fn background() -> Vec<Scenario> {
         )
     };
     let bash = |command: &str| {
-        Turn::tool("Bash", json!({"command": command, "description": "the build", "run_in_background": true}))
+        ModelTurn::tool(
+            "Bash",
+            json!({"command": command, "description": "the build", "run_in_background": true}),
+        )
     };
     let answers = |start| {
-        Script::turns(vec![start, Turn::text("The bug is in line 12."), Turn::text("The build is done.")])
+        Script::turns(vec![
+            start,
+            ModelTurn::text("The bug is in line 12."),
+            ModelTurn::text("The build is done."),
+        ])
     };
     // A subagent is recognized by its prompt; everything else is the main conversation.
     let subagent = |in_background| {
@@ -208,13 +230,13 @@ fn background() -> Vec<Scenario> {
             "run_in_background": in_background,
         });
         Script::by(move |request, _| {
-            let says = request.says(model_api::Role::User).join(" ");
+            let says = request.says(model_api::ConversationRole::User).join(" ");
             if says.contains("Search the sources.") && !says.contains("Build it") {
-                Turn::text("Found nothing.")
+                ModelTurn::text("Found nothing.")
             } else if request.tool_results().is_empty() {
-                Turn::tool("Agent", input.clone())
+                ModelTurn::tool("Agent", input.clone())
             } else {
-                Turn::text("The bug is in line 12.")
+                ModelTurn::text("The bug is in line 12.")
             }
         })
     };
@@ -224,9 +246,9 @@ fn background() -> Vec<Scenario> {
             let started = request.tool_results().join(" ");
             let id = started.split("with ID: ").nth(1).unwrap_or_default();
             let id: String = id.chars().take_while(char::is_ascii_alphanumeric).collect();
-            Turn::tool("TaskStop", json!({"task_id": id}))
+            ModelTurn::tool("TaskStop", json!({"task_id": id}))
         }
-        _ => Turn::text("I do not need the build."),
+        _ => ModelTurn::text("I do not need the build."),
     });
     let terminal = json!({"cmd": "sleep 60; echo done > built.txt", "yield_time_ms": 300});
     let shell = json!({"command": "sleep 60; echo done > built.txt", "is_background": true});
@@ -236,19 +258,19 @@ fn background() -> Vec<Scenario> {
         asked("background-task-stopped-by-model", &[Claude], stopped_by_model),
         asked("background-agent", &[Claude], subagent(true)),
         asked("foreground-agent", &[Claude], subagent(false)),
-        asked("background-terminal", &[Codex], answers(Turn::tool("exec_command", terminal))),
-        asked("background-shell", &[Gemini], answers(Turn::tool("run_shell_command", shell))),
-        asked("background-ampersand", &[Codex, Gemini], answers(Turn::shell("sleep 60 & echo started"))),
+        asked("background-terminal", &[Codex], answers(ModelTurn::tool("exec_command", terminal))),
+        asked("background-shell", &[Gemini], answers(ModelTurn::tool("run_shell_command", shell))),
+        asked("background-ampersand", &[Codex, Gemini], answers(ModelTurn::shell("sleep 60 & echo started"))),
     ]
 }
 
 /// Leaves the planning mode by its own tool, then tries to write by file tool and by shell.
-fn escape(enter: Option<Turn>) -> Vec<Turn> {
-    let plan = Turn::tool("write_file", json!({"file_path": "plan.md", "content": "Write the word."}));
-    let leave = Turn::tool("exit_plan_mode", json!({"plan_filename": "plan.md"}));
-    let file = Turn::tool("write_file", json!({"file_path": "word.txt", "content": "heron"}));
-    let shell = Turn::shell("echo heron > word2.txt; ls");
-    enter.into_iter().chain([plan, leave, file, shell, Turn::text("Done.")]).collect()
+fn escape(enter: Option<ModelTurn>) -> Vec<ModelTurn> {
+    let plan = ModelTurn::tool("write_file", json!({"file_path": "plan.md", "content": "Write the word."}));
+    let leave = ModelTurn::tool("exit_plan_mode", json!({"plan_filename": "plan.md"}));
+    let file = ModelTurn::tool("write_file", json!({"file_path": "word.txt", "content": "heron"}));
+    let shell = ModelTurn::shell("echo heron > word2.txt; ls");
+    enter.into_iter().chain([plan, leave, file, shell, ModelTurn::text("Done.")]).collect()
 }
 
 fn limits() -> Vec<Scenario> {
@@ -276,14 +298,14 @@ fn limits() -> Vec<Scenario> {
                 Ask { prompt: "Go on for ever.", extra: &["--max-budget-usd", "0.0001"], ..Ask::default() },
             )
         },
-        stopped("hang-first-byte", Script::always(Turn::HangBeforeFirstByte), &[]),
-        stopped("hang-midway", Script::always(Turn::hang_after("Half of an answer")), &[]),
+        stopped("hang-first-byte", Script::always(ModelTurn::HangBeforeFirstByte), &[]),
+        stopped("hang-midway", Script::always(ModelTurn::hang_after("Half of an answer")), &[]),
         stopped("hang-in-tool", Script::endless(busy()), &[]),
         Scenario {
             agents: &[Claude],
             ..stopped(
                 "hang-midway-partial",
-                Script::always(Turn::hang_after("Half of an answer")),
+                Script::always(ModelTurn::hang_after("Half of an answer")),
                 &["--include-partial-messages"],
             )
         },
@@ -302,35 +324,42 @@ fn refusals() -> Vec<Scenario> {
     let refused = |name, turn| scenario(name, Script::always(turn), Ask::default());
     let fallback = Script::by(|request, _| {
         if request.model().is_some_and(|model| model.contains("haiku")) {
-            Turn::Overloaded
+            ModelTurn::Overloaded
         } else {
-            Turn::text("Hello from the other model.")
+            ModelTurn::text("Hello from the other model.")
         }
     });
     vec![
-        refused("error-401", Turn::refuse(401)),
-        refused("error-403", Turn::refuse(403)),
-        refused("error-404", Turn::refuse(404)),
-        refused("error-429", Turn::rate_limited(None)),
-        refused("error-429-retry-after", Turn::rate_limited(Some(Duration::from_secs(30)))),
-        refused("error-500", Turn::refuse(500)),
-        refused("overloaded", Turn::Overloaded),
-        refused("cut-connection", Turn::cut_after("Half of an answer")),
+        refused("error-401", ModelTurn::refuse(401)),
+        refused("error-403", ModelTurn::refuse(403)),
+        refused("error-404", ModelTurn::refuse(404)),
+        refused("error-429", ModelTurn::rate_limited(None)),
+        refused("error-429-retry-after", ModelTurn::rate_limited(Some(Duration::from_secs(30)))),
+        refused("error-500", ModelTurn::refuse(500)),
+        refused("overloaded", ModelTurn::Overloaded),
+        refused("cut-connection", ModelTurn::cut_after("Half of an answer")),
         scenario(
             "retry-then-text",
-            Script::turns(vec![Turn::refuse(500), Turn::text("Hello after all.")]),
+            Script::turns(vec![ModelTurn::refuse(500), ModelTurn::text("Hello after all.")]),
             Ask { retries: 1, ..Ask::default() },
         ),
         scenario(
             "cut-then-text",
-            Script::turns(vec![Turn::cut_after("Half of an answer"), Turn::text("Hello after all.")]),
+            Script::turns(vec![
+                ModelTurn::cut_after("Half of an answer"),
+                ModelTurn::text("Hello after all."),
+            ]),
             Ask { retries: 1, ..Ask::default() },
         ),
         Scenario {
             agents: &[Claude],
-            ..scenario("retry-401", Script::always(Turn::refuse(401)), Ask { retries: 3, ..Ask::default() })
+            ..scenario(
+                "retry-401",
+                Script::always(ModelTurn::refuse(401)),
+                Ask { retries: 3, ..Ask::default() },
+            )
         },
-        Scenario { agents: &[Gemini], ..refused("invalid-key", Turn::refuse(400)) },
+        Scenario { agents: &[Gemini], ..refused("invalid-key", ModelTurn::refuse(400)) },
         scenario(
             "not-logged-in",
             Script::text("Hello from the model."),
@@ -352,11 +381,11 @@ fn prompts() -> Vec<Scenario> {
         scenario(name, Script::text("Hello from the model."), Ask { prompt, ..Ask::default() })
     };
     let shaped = Script::by(|request, _| match request.vendor {
-        Some(Vendor::Anthropic) if !request.ends_with_tool_result() => {
-            Turn::tool("StructuredOutput", json!({"answer": "heron"}))
+        Some(ApiVendor::Anthropic) if !request.ends_with_tool_result() => {
+            ModelTurn::tool("StructuredOutput", json!({"answer": "heron"}))
         }
-        Some(Vendor::OpenAi) => Turn::text(r#"{"answer":"heron"}"#),
-        _ => Turn::text("The answer is heron."),
+        Some(ApiVendor::OpenAi) => ModelTurn::text(r#"{"answer":"heron"}"#),
+        _ => ModelTurn::text("The answer is heron."),
     });
     let shape = Ask { prompt: "Which word?", schema: true, ..Ask::default() };
     let before = Some(Ask { prompt: "The word is heron.", ..Ask::default() });
@@ -368,7 +397,11 @@ fn prompts() -> Vec<Scenario> {
         Scenario {
             agents: &[Claude, Codex],
             before,
-            ..scenario("structured-output-resume", shaped, Ask { session: Session::Resume, ..shape.clone() })
+            ..scenario(
+                "structured-output-resume",
+                shaped,
+                Ask { session: ScenarioSession::Resume, ..shape.clone() },
+            )
         },
         Scenario {
             agents: &[Claude, Codex],
