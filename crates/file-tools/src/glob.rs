@@ -1,4 +1,4 @@
-//! SearchReply paths against a glob.
+//! Matches paths against a glob.
 
 use globset::{GlobBuilder, GlobMatcher};
 

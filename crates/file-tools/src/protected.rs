@@ -17,7 +17,7 @@ pub const NAMES: [&str; 7] = [
     ".vscode",
 ];
 
-/// git treats any directory with `HEAD`, `objects` and `refs` as a repository and loads its `config`. CaseSensitivity-sensitive, since
+/// git treats any directory with `HEAD`, `objects` and `refs` as a repository and loads its `config`. Case-sensitive, since
 /// `head` is an ordinary name.
 const BARE_REPOSITORY: &[u8] = b"HEAD";
 

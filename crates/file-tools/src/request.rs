@@ -134,12 +134,12 @@ pub struct SearchRequest {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaseSensitivity {
-    /// CaseSensitivity matters.
+    /// Case matters.
     #[default]
     Sensitive,
-    /// CaseSensitivity does not matter.
+    /// Case does not matter.
     Insensitive,
-    /// CaseSensitivity matters if the expression contains a capital letter.
+    /// Case matters if the expression contains a capital letter.
     Smart,
 }
 

@@ -1,7 +1,7 @@
 //! `search`: finds lines that match a regular expression.
 //!
 //! The matching is ripgrep's (`grep-regex`, `grep-searcher`), the walk is `tree`'s, and every file is opened beneath its
-//! directory with `openat2`. ReadReply, bytes and time are limited, so a search always returns.
+//! directory with `openat2`. Lines, bytes and time are limited, so a search always returns.
 
 use std::fs::File;
 use std::io;

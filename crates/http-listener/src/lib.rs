@@ -216,7 +216,7 @@ pub struct HttpPeer {
     is_confined: Arc<OnceCell<bool>>,
     since: Instant,
     evicted: Arc<CancellationToken>,
-    /// HeldClaim by an authenticated connection while it is open.
+    /// Held by an authenticated connection while it is open.
     permit: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
 }
 

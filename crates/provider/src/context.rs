@@ -87,7 +87,7 @@ impl Context {
     /// - For a named agent: the bare message. It has its own prompt.
     /// - With a session: only the new message. The session contains the rest.
     /// - Otherwise the system prompt and the history flattened into one text, the message last; or the bare message if there is
-    /// neither.
+    ///   neither.
     pub fn to_prompt_string(&self) -> String {
         let system_prompt = self.system_prompt.trim();
         let alone = system_prompt.is_empty() && self.history.is_empty();

@@ -128,7 +128,7 @@
 //! removed immediately. So `tokio::time::timeout`, `select!` and a panic leave nothing behind. A killed program (SIGKILL) leaves
 //! no process either: the supervisor detects it. Only its directory remains in the temporary directory.
 //!
-//! # SessionLock limits
+//! # Turn limits
 //!
 //! A run has 25 turns (claude). When they are used up, the session is resumed after 2, 4, 8 … s, up to
 //! [`ProviderConfig::max_resume_attempts`] times; texts are joined and numbers added up. Time and cost limits apply to the whole

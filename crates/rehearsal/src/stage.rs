@@ -121,7 +121,7 @@ impl RehearsalStage {
             }
             ScriptStep::ForkBomb { width, life } => {
                 offspring::start_bomb(width, life, self.pid_file.as_deref())
-                    .map_err(Mishap::refused("step `fork-bomb`"))?
+                    .map_err(Mishap::refused("step `fork-bomb`"))?;
             }
             ScriptStep::Write { path, text } => self.write(&path, &text),
             ScriptStep::Env(name) => self.say(sight::environment(name.as_deref())),

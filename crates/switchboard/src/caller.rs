@@ -38,7 +38,7 @@ impl CallerProcess {
     pub fn identify(stream: &UnixStream) -> Self {
         let Ok(peer) = stream.peer_cred() else { return Self::Sandboxed };
         let Some(pid) = peer.pid().and_then(|pid| u32::try_from(pid).ok()) else { return Self::Sandboxed };
-        // HeldClaim until the end: while the pidfd's process lives, its pid is not reused.
+        // Held until the end: while the pidfd's process lives, its pid is not reused.
         let Ok(process) = peer_process(stream, pid) else { return Self::Sandboxed };
         let caller = (0..MAX_ATTEMPTS).find_map(|_| inspect_process(pid).ok());
         // After its exit, an unknown process may hold its socket.

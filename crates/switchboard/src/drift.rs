@@ -41,7 +41,7 @@ pub struct ConfigDrift {
     /// The reason why the current configuration is unreadable; the daemon keeps its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Is true if the daemon's program was replaced, for example by an upgrade. EffectiveSettings are not compared then.
+    /// Is true if the daemon's program was replaced, for example by an upgrade. Settings are not compared then.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub program_replaced: bool,
 }

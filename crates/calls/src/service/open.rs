@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::Placement;
+use model::{Job, Placement, Timestamp};
 use store::Store;
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
@@ -20,7 +20,7 @@ use crate::nesting::NestedCalls;
 use crate::orphans::{OrphanKeeper, Predecessors};
 use crate::recent_jobs::RecentJobs;
 use crate::records::JobRecords;
-use crate::runner::RunnerContext;
+use crate::runner::{RunnerContext, StartMode};
 use crate::scheduler::{JobTasks, Scheduler};
 use crate::settings::Settings;
 use crate::shutdown::{Shutdown, ShutdownMode};
@@ -38,11 +38,7 @@ impl JobService {
         let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
         create_private(&jobs_directory(&settings.state)).map_err(cannot_use)?;
         let environments = Arc::new(CallerEnvironments::open(&settings.state).map_err(cannot_use)?);
-        // An unreadable database is reported when it is opened.
-        if let Ok(Some(lost)) = store_loss::find_lost_jobs(&settings.state, &settings.store) {
-            tracing::error!(error = %lost, hint = lost.hint(&settings.state), "cannot use the store");
-            return Err(CallError::JobsLost { folder: settings.state.clone(), lost });
-        }
+        reject_lost_store(&settings)?;
         let store = Store::open(settings.store.clone()).await?;
         let predecessors = Predecessors::find(&settings, &store).await?;
         let owner = predecessors.identity.new_owner();
@@ -123,17 +119,7 @@ impl JobService {
         let adopted = orphans.adopt_orphans(predecessors).await?;
         // The rescue has written the heartbeat of this owner.
         store_loss::note_owner(&settings.state, &settings.store, &owner);
-        let (claiming, watching) = (Arc::clone(&scheduler), Arc::clone(&scheduler));
-        let (sweeping, completing, removing) =
-            (Arc::clone(&janitor), Arc::clone(&janitor), Arc::clone(&janitor));
-        let mut background = JoinSet::new();
-        background.spawn(async move { claiming.run(adopted).await });
-        background.spawn(async move { watching.watch_changes().await });
-        background.spawn(async move { heartbeat.run().await });
-        background.spawn(async move { sweeping.sweep_regularly().await });
-        background.spawn(async move { completing.complete_files().await });
-        background.spawn(async move { removing.remove_stale_environments(opened_at).await });
-        background.spawn(async move { janitor.remove_leftovers().await });
+        let background = spawn_background(&scheduler, &janitor, heartbeat, adopted, opened_at);
         Ok(Self(Arc::new(Parts {
             settings,
             store,
@@ -162,4 +148,32 @@ impl JobService {
             tracing::warn!(%error, "cannot record that the store was closed");
         }
     }
+}
+
+/// Rejects a store that lacks jobs which the job directories contain. An unreadable database is reported when it is opened.
+fn reject_lost_store(settings: &Settings) -> Result<(), CallError> {
+    let Ok(Some(lost)) = store_loss::find_lost_jobs(&settings.state, &settings.store) else { return Ok(()) };
+    tracing::error!(error = %lost, hint = lost.hint(&settings.state), "cannot use the store");
+    Err(CallError::JobsLost { folder: settings.state.clone(), lost })
+}
+
+/// Starts the tasks that last until the service is closed.
+fn spawn_background(
+    scheduler: &Arc<Scheduler>,
+    janitor: &Arc<Janitor>,
+    heartbeat: Heartbeat,
+    adopted: Vec<(Job, StartMode)>,
+    opened_at: Timestamp,
+) -> JoinSet<()> {
+    let (claiming, watching) = (Arc::clone(scheduler), Arc::clone(scheduler));
+    let [sweeping, completing, stale, leftovers] = std::array::from_fn(|_| Arc::clone(janitor));
+    let mut background = JoinSet::new();
+    background.spawn(async move { claiming.run(adopted).await });
+    background.spawn(async move { watching.watch_changes().await });
+    background.spawn(async move { heartbeat.run().await });
+    background.spawn(async move { sweeping.sweep_regularly().await });
+    background.spawn(async move { completing.complete_files().await });
+    background.spawn(async move { stale.remove_stale_environments(opened_at).await });
+    background.spawn(async move { leftovers.remove_leftovers().await });
+    background
 }

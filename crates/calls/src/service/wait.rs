@@ -91,7 +91,7 @@ impl JobService {
                 () = sleep_until(deadline) => break,
                 () = sleep(POLL_INTERVAL) => {}
                 () = any_ended(&active) => {}
-                changed = any_changed(&mut changes, &pending) => changed?,
+                result = any_changed(&mut changes, &pending) => result?,
             }
         }
         // In the order of the request.

@@ -9,7 +9,7 @@ use libtest_mimic::{Failed, Trial};
 /// Debian's user `nobody`.
 const NOBODY: u32 = 65534;
 
-/// Runs a test as another user. ListedEntry as skipped if this process cannot change its user or is not root.
+/// Runs a test as another user. Listed as skipped if this process cannot change its user or is not root.
 pub fn trial(name: &'static str) -> Trial {
     let other = format!("{name}::as_an_ordinary_user");
     if rustix::process::geteuid().is_root() {
