@@ -91,7 +91,7 @@ impl JobService {
                 () = sleep_until(deadline) => break,
                 () = sleep(POLL_INTERVAL) => {}
                 () = any_ended(&active) => {}
-                changed = any_changed(&mut changes, &pending) => changed?,
+                notified = any_changed(&mut changes, &pending) => notified?,
             }
         }
         // In the order of the request.
