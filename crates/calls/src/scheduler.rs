@@ -64,6 +64,10 @@ impl Scheduler {
             self.store.submit_as(id, order, Some(self.claim_request())).await?;
         let claimed = submitted.claimed.take();
         let is_this = claimed.as_ref().is_some_and(|claimed| claimed.id == submitted.job.id);
+        // Before the runner starts: the record that it would write, of a claimed job, cannot be read back.
+        if !is_this || submitted.job.order.fire_and_forget {
+            self.announce(&submitted);
+        }
         match claimed.and_then(|job| Some((job.claim()?, job))) {
             Some((claim, job)) => {
                 let mode = if is_this {
@@ -79,9 +83,6 @@ impl Scheduler {
         if !is_this {
             // The job is queued, or this permit was withheld from another one.
             self.wake.notify_one();
-        }
-        if !is_this || submitted.job.order.fire_and_forget {
-            self.announce(&submitted);
         }
         flush.flushed().await?;
         Ok(submitted)
