@@ -253,8 +253,8 @@ mod tests {
         Slots::new(total, &own.map(|capacity| (AGENT, capacity)).into_iter().collect())
     }
 
-    fn full(used: usize, capacity: usize, is_per_agent: bool) -> Option<FullPool> {
-        Some(FullPool { used, capacity, is_per_agent })
+    fn full(used: usize, capacity: usize, is_per_agent: bool) -> FullPool {
+        FullPool { used, capacity, is_per_agent }
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
     fn running_jobs_count_beyond_the_capacity() {
         let slots = slots(1, Some(1));
         let (found, more) = (slots.overcommit(AGENT), slots.overcommit(AGENT));
-        assert_eq!(slots.full_pool(AGENT), full(1, 1, false));
+        assert_eq!(slots.full_pool(AGENT), Some(full(1, 1, false)));
         drop(found);
         assert!(slots.try_acquire().is_none());
         drop(more);
@@ -285,7 +285,7 @@ mod tests {
         let mut first = slots.assign(AGENT, slots.try_acquire().unwrap());
         let mut second = slots.assign(AGENT, slots.try_acquire().unwrap());
         assert!(first.try_complete() && first.try_complete() && !second.try_complete());
-        assert_eq!(slots.full_pool(AGENT), full(1, 1, true));
+        assert_eq!(slots.full_pool(AGENT), Some(full(1, 1, true)));
         assert_eq!(slots.full_pool(AgentKind::Claude), None);
         drop(first);
         assert!(second.try_complete());

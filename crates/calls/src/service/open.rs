@@ -54,12 +54,9 @@ impl JobService {
         let launcher =
             Arc::new(Launcher::new(Arc::clone(&settings), store.clone(), Arc::clone(&environments)));
         let health = Arc::new(StoreHealth::new(store.clone(), owner.clone()));
-        let records = Arc::new(JobRecords::new(
-            settings.state.clone(),
-            store.clone(),
-            Arc::clone(&environments),
-            nested.clone(),
-        ));
+        let state = settings.state.clone();
+        let records = JobRecords::new(state, store.clone(), Arc::clone(&environments), nested.clone());
+        let records = Arc::new(records);
         let orphans = Arc::new(OrphanKeeper {
             settings: Arc::clone(&settings),
             store: store.clone(),
