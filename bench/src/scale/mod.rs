@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_stall_about_as_long_as_the_lease_costs_somebody_its_jobs() {
+    fn stall_as_long_as_the_lease_loses_jobs() {
         let calibration = Calibration::read().unwrap();
         let given_up =
             |stall| World::new(&calibration, ClaimStrategy::Shared, STALLED, 1).run(stall).given_up;

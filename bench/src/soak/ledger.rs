@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_is_lost_doubled_unended_or_ended_otherwise_is_told() {
+    fn lost_repeated_or_unfinished_call_is_a_violation() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("jobs.db");
         Connection::open(&file)

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn every_failure_has_its_own_error_with_words_hint_and_how_far_it_came() {
+    fn every_failure_kind_maps_to_its_own_error() {
         type Check = fn(&ProviderError) -> bool;
         let denied = FailureKind::PermissionDenied;
         let not_started = FailureKind::NotStarted { reason: NotStartedReason::CwdMissing };

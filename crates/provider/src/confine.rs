@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn by_shell_there_is_one_tool_with_a_rule_for_file_tools_and_the_workspace() {
+    fn shell_access_has_one_tool_restricted_to_file_tools() {
         let call = applied(&with(Access::FilesByShell(FileVerb::ALL.to_vec()))).unwrap();
         assert_eq!(call.tools, ToolChoice::Only(vec!["Bash(file-tools *)".to_owned()]));
         assert_eq!(call.available_tools, Some(vec!["Bash".to_owned()]));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_is_always_confined_and_what_cannot_be_enforced_is_not_run() {
+    fn shell_access_requires_an_enforceable_policy() {
         let (all, reading) = (FileVerb::ALL.to_vec(), FileVerb::READING.to_vec());
         let of =
             |verbs: &[FileVerb], asked: CallPolicy| policy(&Access::FilesByShell(verbs.to_vec()), &asked);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_finds_file_tools_first_and_never_in_the_workspace_or_under_another_name() {
+    fn shell_finds_file_tools_first_and_outside_the_workspace() {
         let mut inherited = BTreeMap::from([("PATH".to_owned(), "/usr/bin".to_owned())]);
         lead_to(Path::new("/opt/bin/file-tools"), Path::new("/ws"), &mut inherited).unwrap();
         assert_eq!(inherited["PATH"], "/opt/bin:/usr/bin");
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_cannot_put_another_program_in_the_place_of_file_tools() {
+    fn workspace_cannot_replace_file_tools() {
         let spec = AgentSpec { file_tools: Some("Cargo.toml".into()), ..AgentSpec::default() };
         let command = applied(&spec).unwrap().mcp_servers.remove(0).command;
         assert!(Path::new(&command).is_absolute(), "{command}");

@@ -1,6 +1,7 @@
-//! One request, from the call to the answer: as many runs as it takes, each under a supervisor, their events passed on.
+//! Runs one request from the call to the answer: as many runs as it needs, each under a supervisor, with their events passed
+//! on.
 //!
-//! Owns the request while it is under way. Dropping it, at whatever moment, ends the run and removes its files.
+//! Dropping it at any moment stops the run and removes its files.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -24,19 +25,19 @@ use crate::operator::{Operator, Site};
 use crate::session::{Session, SessionLock};
 use crate::spool_folder::SpoolFolder;
 
-/// How much of an output that is not JSON is told.
+/// The maximum size of plain output in a result.
 const PLAIN_TEXT: u64 = 1024 * 1024;
 
-/// What is asked.
+/// The input of a request.
 #[derive(Debug)]
 pub(crate) enum Question {
-    /// A request of its own.
+    /// A single request.
     Of(Box<Context>),
     /// A message to a session.
     In(Session, String),
 }
 
-/// A request under way.
+/// A request in progress.
 pub(crate) struct ProviderExchange {
     operator: Arc<Operator>,
     question: Question,
@@ -45,13 +46,13 @@ pub(crate) struct ProviderExchange {
     surroundings: BTreeMap<String, String>,
     heard: VecDeque<AgentEvent<'static>>,
     tools: ToolUses,
-    /// The id under which the agent speaks.
+    /// The session id of the agent.
     speaking_as: Option<SessionId>,
     warnings: Vec<Warning>,
     started: Instant,
-    /// The start of a run, while it lasts. Polled at once and nowhere else, so the folder is laid out before it can be dropped.
+    /// The start of a run, while it lasts. Polled here only, so that the directory exists before it can be dropped.
     starting: Option<BoxFuture<'static, Result<Run, StartError>>>,
-    /// The session's turn, which ends with the request.
+    /// The lock on the session, released with the request.
     turn: Option<SessionLock>,
     folder: Option<SpoolFolder>,
 }
@@ -62,13 +63,13 @@ enum Stage {
     /// The next run can start.
     Ready,
     Running(Leg),
-    /// The caller is to be told that the work goes on later.
+    /// The caller must learn that the session is resumed later.
     Pausing {
         attempt: u32,
         after: Duration,
     },
     Pause(Duration),
-    /// The end is known, and told after all that was heard before it.
+    /// The result is known, and is returned after all pending events.
     Ended(Result<OutgoingMessage, ProviderError>),
     Over,
 }
@@ -80,7 +81,7 @@ struct Leg {
     launch: Launch,
 }
 
-/// A leg that has ended.
+/// A finished leg.
 struct Arrived {
     end: RunEnd,
     launch: Launch,
@@ -106,7 +107,7 @@ impl ProviderExchange {
         }
     }
 
-    /// The updates of the request, as a stream that carries it out as it is polled.
+    /// Returns the updates of the request as a stream, which drives the request while it is polled.
     pub fn updates<T: Send + 'static>(
         self,
         finish: fn(ToolUses, OutgoingMessage) -> T,
@@ -127,7 +128,7 @@ impl ProviderExchange {
             .boxed()
     }
 
-    /// The tools that were used, with the last update.
+    /// Returns the used tools with the last update.
     fn tools_if_over(&mut self) -> ToolUses {
         if matches!(self.stage, Stage::Over) { std::mem::take(&mut self.tools) } else { ToolUses::default() }
     }
@@ -166,7 +167,7 @@ impl ProviderExchange {
         }
     }
 
-    /// Whoever hears the end finds no file of the request any more, and after an answer no process either.
+    /// Ends the request. The files are removed before the caller learns the result, and after an answer no process is left.
     fn end(&mut self, end: Result<OutgoingMessage, ProviderError>) {
         self.let_go();
         self.stage = Stage::Ended(end);
@@ -174,14 +175,14 @@ impl ProviderExchange {
         self.turn = None;
     }
 
-    /// Sees to it that the next message to the session does not meet a run that is still ending. Without a session nobody
-    /// waits: the handle asks the run to stop when it is dropped, and so does the removal of the folder.
+    /// Hands a running run to the session, so that the next message waits until it has stopped. Without a session nothing
+    /// waits: dropping the handle and removing the directory both stop the run.
     fn let_go(&mut self) {
         let Some(turn) = &mut self.turn else { return };
         if let Stage::Running(leg) = &self.stage {
             turn.give_up(end(leg.run.clone()));
         } else if let Some(starting) = self.starting.take() {
-            // Without its folder the run could not be found when it has started, only end by itself in a while.
+            // Without its directory a starting run could not be found, and would only stop by itself later.
             let folder = self.folder.take();
             turn.give_up(async {
                 let started = starting.await;
@@ -193,12 +194,12 @@ impl ProviderExchange {
         }
     }
 
-    /// Turns the question into a call.
+    /// Converts the input to a call.
     async fn place(&mut self) -> Result<(), ProviderError> {
         let relay = match &self.question {
             Question::Of(context) => self.operator.call(context)?,
             Question::In(session, text) => {
-                // The message before may have changed the session's id.
+                // The previous message may have changed the session id.
                 self.turn = Some(session.take_turn().await);
                 self.operator.message(session, text, &self.surroundings)?
             }
@@ -226,7 +227,7 @@ impl ProviderExchange {
         };
         let surroundings = self.surroundings.clone();
         let setup = operator.setup(spec, Site { check, surroundings, agent, spool: &spool })?;
-        // Without the login there, the agent itself says what is missing.
+        // Without the login there, the agent reports the missing login.
         let _ = agents::seed_private_state(spec, &setup);
         let launch = agents::launch(spec, &setup)?;
         let (place, plan) = (spool.directory().to_owned(), launch.plan.clone());
@@ -240,7 +241,7 @@ impl ProviderExchange {
         Ok(())
     }
 
-    /// Reads on until there is something to tell.
+    /// Follows the run until there is an update.
     async fn follow(&mut self) -> Result<Option<OutgoingMessage>, ProviderError> {
         let Stage::Running(leg) = &mut self.stage else { return Ok(None) };
         let from = self.heard.len();
@@ -249,12 +250,12 @@ impl ProviderExchange {
             self.note(position);
         }
         let Some(arrived) = arrived else { return Ok(None) };
-        // The run has ended: there is nobody to be let go.
+        // The run has ended: there is nothing to release.
         self.stage = Stage::Over;
         self.arrive(&arrived)
     }
 
-    /// Takes from an event what has to be known before the end.
+    /// Records the facts of an event that are needed before the result.
     fn note(&mut self, position: usize) {
         let event = &self.heard[position];
         self.tools.hear(event);
@@ -262,7 +263,7 @@ impl ProviderExchange {
             AgentEvent::SessionStarted { session_id, .. } => {
                 self.speaking_as = session_id.decode().parse().ok();
             }
-            // A model has answered: from here on the session can be resumed, even if this program dies now.
+            // The model has answered: from now on the session can be resumed, even if this program dies.
             AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::ToolUse { .. } => {
                 self.begun();
             }
@@ -287,7 +288,7 @@ impl ProviderExchange {
         }
     }
 
-    /// Judges a run that has ended, and says what follows.
+    /// Judges a finished run, and decides the next step.
     fn arrive(&mut self, arrived: &Arrived) -> Result<Option<OutgoingMessage>, ProviderError> {
         let before = self.totals_before();
         let Some(relay) = &mut self.relay else { return Ok(None) };
@@ -345,7 +346,7 @@ impl ProviderExchange {
         })
     }
 
-    /// Those of the whole request: a continued run has what was left of them.
+    /// Returns the limits of the whole request: a resumed run has the rest of them.
     fn limits(&self) -> Limits {
         self.operator.config.limits()
     }
@@ -357,7 +358,7 @@ impl Drop for ProviderExchange {
     }
 }
 
-/// Ends a run that nobody wants any more. Its folder is gone, so there is no report; that it is over is all that counts.
+/// Stops an abandoned run. Its directory is gone, so there is no report.
 fn end(run: Run) -> impl Future<Output = ()> + Send + 'static {
     let _ = run.stop();
     async move {
@@ -378,7 +379,7 @@ impl Leg {
     }
 }
 
-/// All that was printed, when none of it was JSON.
+/// Returns the whole output, if none of it was JSON.
 fn plain_text(summary: &Summary, spool: &Spool) -> Option<String> {
     if summary.lines == 0 || summary.stray_lines < summary.lines {
         return None;

@@ -151,7 +151,7 @@ mod tests {
     use model::{RawJson, ToolOutput};
 
     #[test]
-    fn a_tool_is_told_with_what_became_of_it_and_no_more_than_the_limit() {
+    fn tool_use_reports_its_result_up_to_the_limit() {
         let mut uses = ToolUses::default();
         let using = |id: &'static str| AgentEvent::ToolUse {
             id: id.into(),

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_request_is_full_access_in_a_new_session_with_the_providers_settings() {
+    fn bare_request_uses_provider_settings_in_a_new_session() {
         let config = ProviderConfig {
             model: Some("opus".to_owned()),
             timeout: Duration::from_mins(1),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_to_a_session_works_in_its_workspace_with_its_own_model() {
+    fn session_message_uses_its_workspace_and_model() {
         let operator = operator(AgentKind::Claude, ProviderConfig::default());
         let agent = AgentSpec {
             model: Some("sonnet".to_owned()),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_no_supervisor_and_has_none_beside_it_is_told_what_to_do() {
+    fn missing_supervisor_is_reported_with_a_hint() {
         let nowhere = ProviderConfig { environment: Some(BTreeMap::new()), ..ProviderConfig::default() };
         let error = operator(AgentKind::Claude, nowhere).supervisor().unwrap_err();
         assert!(error.to_string().starts_with("there is no supervisor at `"), "{error}");

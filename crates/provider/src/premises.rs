@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_of_requests_is_hidden_but_for_one_that_holds_what_the_agent_needs() {
+    fn request_directories_are_hidden_unless_needed() {
         let hidden = requests_in(Path::new("/srv/spools"), &[Path::new("/srv/work")]);
         assert_eq!(hidden, [PathBuf::from("/srv/spools")]);
         assert!(requests_in(Path::new("/tmp"), &[]).is_empty(), "every sandbox has its own");

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_is_an_error_and_never_a_session_without_bounds() {
+    fn damaged_session_record_is_an_error() {
         let (folder, records) = records();
         let id: SessionId = "abc".parse().unwrap();
         let session = Session::adopt("claude-code", id.clone(), confined(), "/ws");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn records_stand_in_the_users_state_folder_unless_told_otherwise() {
+    fn session_records_default_to_the_state_directory() {
         let config = ProviderConfig::default();
         let of = |name: &str, value: &str| {
             Records::of(&config, &BTreeMap::from([(name.to_owned(), value.to_owned())])).0

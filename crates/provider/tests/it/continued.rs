@@ -13,7 +13,7 @@ crate::tests! {
     a_request_out_of_turns_goes_on_in_its_session,
     at_the_limit_the_text_so_far_is_kept,
     a_turn_limit_of_the_caller_is_kept,
-    the_mcp_file_is_private_lasts_through_a_continuation_and_is_gone_after_it,
+    private_mcp_file_lasts_until_the_request_ends,
     the_mcp_file_is_gone_after_an_error,
     the_mcp_file_is_gone_after_a_drop,
     the_mcp_file_is_gone_after_a_panic,
@@ -83,7 +83,7 @@ fn with_server(prompt: &str) -> Context {
     Context { mcp_servers: vec![server], ..Context::new(prompt) }
 }
 
-fn the_mcp_file_is_private_lasts_through_a_continuation_and_is_gone_after_it() {
+fn private_mcp_file_lasts_until_the_request_ends() {
     Scene::play(async |scene| {
         let own = scene.path("work/.claude/settings.local.json");
         fs::create_dir(own.parent().unwrap()).unwrap();

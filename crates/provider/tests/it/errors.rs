@@ -12,7 +12,7 @@ use crate::outside;
 use crate::scene::Scene;
 
 crate::tests! {
-    an_agent_that_is_not_installed_is_told_with_how_to_install_it,
+    missing_agent_is_reported_with_install_hint,
     program_in_the_workspace_is_not_taken_for_an_agent,
     an_agent_that_is_not_logged_in_is_told_before_a_session,
     the_check_of_the_cli_looks_in_the_programs_own_path,
@@ -22,10 +22,10 @@ crate::tests! {
     a_cli_that_breaks_off_tells_its_exit_and_stderr,
     an_agent_that_is_stopped_from_outside_is_cancelled,
     what_an_agent_has_no_means_for_is_refused,
-    a_request_that_makes_no_sense_is_refused_before_anything_starts,
+    invalid_request_is_rejected_before_start,
 }
 
-fn an_agent_that_is_not_installed_is_told_with_how_to_install_it() {
+fn missing_agent_is_reported_with_install_hint() {
     Scene::play(async |scene| {
         let config = || ProviderConfig {
             environment: Some([("PATH".to_owned(), "/nowhere".to_owned())].into()),
@@ -202,7 +202,7 @@ fn what_an_agent_has_no_means_for_is_refused() {
     });
 }
 
-fn a_request_that_makes_no_sense_is_refused_before_anything_starts() {
+fn invalid_request_is_rejected_before_start() {
     Scene::play(async |scene| {
         scene.agent(&format!("touch '{}'", scene.path("started").display()));
         let both = Context {

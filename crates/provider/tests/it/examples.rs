@@ -10,7 +10,7 @@ crate::tests! {
     the_example_stream_prints_what_happens,
     the_example_session_remembers_its_session_across_restarts,
     the_example_restricted_executor_runs,
-    the_example_restricted_executor_runs_by_shell_or_says_what_is_missing,
+    restricted_executor_example_runs_or_reports_why_not,
     an_example_without_its_agent_says_what_to_do,
     first_program_of_the_documents_runs_as_written,
 }
@@ -85,7 +85,7 @@ fn the_example_restricted_executor_runs() {
     });
 }
 
-fn the_example_restricted_executor_runs_by_shell_or_says_what_is_missing() {
+fn restricted_executor_example_runs_or_reports_why_not() {
     Scene::play(async |scene| {
         scene.program("file-tools", "exit 0");
         let work = scene.path("work");

@@ -7,7 +7,7 @@ use provider::{Context, Provider};
 
 use crate::scene::Scene;
 
-crate::tests! { a_long_row_of_requests_holds_no_more_memory_and_no_more_files }
+crate::tests! { many_requests_leak_no_memory_and_no_files }
 
 /// The argument that turns this binary into the measured program; the number of requests follows.
 const ASKED: &str = "--measure-requests";
@@ -25,7 +25,7 @@ struct Held {
     files: usize,
 }
 
-fn a_long_row_of_requests_holds_no_more_memory_and_no_more_files() {
+fn many_requests_leak_no_memory_and_no_files() {
     let requests = std::env::var(WHOLE).ok().and_then(|text| text.parse().ok()).unwrap_or(SLICE);
     // A separate process, so that no other test adds to the figures.
     let this = std::env::current_exe().unwrap();

@@ -10,11 +10,11 @@ use provider::{
 use crate::scene::Scene;
 
 crate::tests! {
-    a_policy_that_cannot_be_enforced_runs_nothing_and_says_what_is_missing,
-    a_confined_request_tells_what_held_and_writes_nothing_outside,
+    unenforceable_policy_runs_nothing,
+    confined_request_reports_sandbox_and_writes_inside_only,
     default_provider_run_is_confined,
     a_session_keeps_the_policy_that_it_was_made_with,
-    a_shell_for_file_tools_is_refused_where_they_could_be_replaced,
+    shell_access_is_rejected_if_file_tools_is_replaceable,
 }
 
 /// Returns a policy that a machine without a delegated memory cgroup cannot enforce.
@@ -29,7 +29,7 @@ fn needs_sandbox(error: &ProviderError) {
     assert!(error.hint().contains("switchboard doctor"), "{}", error.hint());
 }
 
-fn a_policy_that_cannot_be_enforced_runs_nothing_and_says_what_is_missing() {
+fn unenforceable_policy_runs_nothing() {
     if std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").is_ok_and(|all| all.contains("memory")) {
         println!("SKIPPED: this machine may well count memory, so nothing is missing");
         return;
@@ -65,7 +65,7 @@ pub fn can_confine() -> bool {
     can
 }
 
-fn a_confined_request_tells_what_held_and_writes_nothing_outside() {
+fn confined_request_reports_sandbox_and_writes_inside_only() {
     if !can_confine() {
         return;
     }
@@ -126,7 +126,7 @@ fn a_session_keeps_the_policy_that_it_was_made_with() {
     });
 }
 
-fn a_shell_for_file_tools_is_refused_where_they_could_be_replaced() {
+fn shell_access_is_rejected_if_file_tools_is_replaceable() {
     Scene::play(async |scene| {
         let work = scene.path("work");
         std::fs::copy(scene.program("file-tools", "exit 0"), work.join("file-tools")).unwrap();

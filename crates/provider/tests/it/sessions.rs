@@ -12,14 +12,14 @@ use provider::{
 use crate::scene::Scene;
 
 crate::tests! {
-    a_session_begins_with_its_first_message_and_goes_on_with_the_second,
-    a_session_is_found_again_by_another_provider_of_the_same_kind,
-    a_session_that_cannot_be_written_down_is_answered_and_flagged,
+    session_starts_with_first_message_and_continues,
+    session_is_found_by_another_provider_of_same_kind,
+    unwritable_session_record_is_a_warning,
     a_first_message_that_fails_before_a_word_begins_anew,
     messages_to_one_session_take_turns,
     a_message_that_was_given_up_is_over_before_the_next_begins,
-    a_message_that_is_given_up_while_it_starts_never_meets_the_next,
-    a_restricted_agent_is_launched_with_the_file_tools_and_nothing_else,
+    abandoned_message_never_overlaps_the_next,
+    restricted_agent_has_only_the_file_tools,
     a_session_with_bounds_that_cannot_be_held_is_refused,
     tool_results_are_refused_and_so_are_sessions_of_others,
 }
@@ -32,7 +32,7 @@ async fn session(scene: &Scene, provider: &RehearsalProvider) -> Session {
     provider.create_session(&full(), &scene.path("work")).await.unwrap()
 }
 
-fn a_session_begins_with_its_first_message_and_goes_on_with_the_second() {
+fn session_starts_with_first_message_and_continues() {
     Scene::play(async |scene| {
         let provider = scene.provider();
         let session = session(scene, &provider).await;
@@ -50,7 +50,7 @@ fn a_session_begins_with_its_first_message_and_goes_on_with_the_second() {
     });
 }
 
-fn a_session_is_found_again_by_another_provider_of_the_same_kind() {
+fn session_is_found_by_another_provider_of_same_kind() {
     Scene::play(async |scene| {
         let provider = scene.provider();
         let first = session(scene, &provider).await;
@@ -70,7 +70,7 @@ fn a_session_is_found_again_by_another_provider_of_the_same_kind() {
     });
 }
 
-fn a_session_that_cannot_be_written_down_is_answered_and_flagged() {
+fn unwritable_session_record_is_a_warning() {
     Scene::play(async |scene| {
         fs::write(scene.path("no-folder"), "").unwrap();
         let provider = scene.provider_with(|config| config.sessions = Some(scene.path("no-folder")));
@@ -142,7 +142,7 @@ fn a_message_that_was_given_up_is_over_before_the_next_begins() {
     });
 }
 
-fn a_message_that_is_given_up_while_it_starts_never_meets_the_next() {
+fn abandoned_message_never_overlaps_the_next() {
     Scene::play(async |scene| {
         let provider = scene.provider();
         let session = session(scene, &provider).await;
@@ -164,7 +164,7 @@ fn a_message_that_is_given_up_while_it_starts_never_meets_the_next() {
     });
 }
 
-fn a_restricted_agent_is_launched_with_the_file_tools_and_nothing_else() {
+fn restricted_agent_has_only_the_file_tools() {
     Scene::play(async |scene| {
         let file_tools = scene.program("file-tools", "exit 0");
         scene.agent(&format!(
