@@ -121,7 +121,7 @@ pub struct CallArgs {
     /// Load the workspace's hooks (including git hooks), MCP servers and settings
     #[arg(long)]
     pub trust_workspace: bool,
-    /// Run even if the policy cannot be fully enforced, and report the gaps [default]
+    /// Run even if the policy cannot be fully enforced, and report the gaps (default)
     #[arg(long, conflicts_with = "require")]
     pub best_effort: bool,
     /// Refuse to run unless the policy can be fully enforced
@@ -360,7 +360,7 @@ pub enum SetupOther {
                   A service is optional: commands and MCP hosts start the daemon when needed."
 )]
 pub struct Service {
-    /// Print a systemd unit, for Linux [default]
+    /// Print a systemd unit, for Linux (default)
     #[arg(long)]
     pub systemd: bool,
     /// Print a launchd property list, for macOS
