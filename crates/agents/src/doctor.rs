@@ -6,6 +6,7 @@
 mod cache;
 mod find;
 mod login;
+mod outside;
 mod probe;
 mod sandbox;
 mod workspaces;
@@ -19,6 +20,7 @@ use serde::Serialize;
 pub use cache::ProbeCache;
 pub use find::{find_agent, find_in_path};
 pub use login::Login;
+pub use outside::ProgramInWorkspace;
 pub use probe::{Probe, ProbeError};
 pub use sandbox::SandboxPrimitives;
 pub use workspaces::KnownWorkspaces;
