@@ -1,7 +1,7 @@
 //! Programs and links that an agent plants in its workspace for later commands of the user.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::harness::{Harness, stderr, stdout};
@@ -52,4 +52,36 @@ fn setup_and_open_run_no_program_of_an_earlier_workspace() {
     install(&own.join("xdg-open"), &mark);
     let output = run(&["open"], &scratch);
     assert!(fs::read_to_string(&mark).unwrap().starts_with("http://"), "{output:?}");
+}
+
+#[test]
+fn link_in_an_earlier_workspace_redirects_no_call() {
+    let harness = Harness::new();
+    let work = work_in(&harness);
+    let private = harness.scratch().canonicalize().unwrap().join("private");
+    fs::create_dir(&private).unwrap();
+    symlink(&private, work.join("sub")).unwrap();
+    symlink(".", work.join("here")).unwrap();
+    let sub = work.join("sub");
+    let sub = sub.to_str().unwrap();
+    let prompt = "@rehearse write planted x\n@rehearse answer done";
+    let work = work.to_str().unwrap();
+    for options in [&["--cwd", sub][..], &["--direct", "--cwd", sub], &["--cwd", work, "--add-dir", sub]] {
+        let output = harness.run(&[&["call", "rehearsal", prompt][..], options].concat());
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(9), "{options:?}: {output:?}");
+        let link = format!("`{sub}` is a link to `{}`", private.display());
+        let hint = format!("pass the real path itself if you mean it: `{}`", private.display());
+        assert!(said.contains(&link) && said.contains(&hint), "{said}");
+    }
+    // A shell that entered the directory through the link.
+    let output =
+        harness.command(&["call", "rehearsal", prompt]).env("PWD", sub).current_dir(sub).output().unwrap();
+    assert_eq!(output.status.code(), Some(9), "{output:?}");
+    assert!(!private.join("planted").exists());
+    let answer = "@rehearse answer done";
+    for directory in [format!("{work}/here"), private.display().to_string()] {
+        let output = harness.run(&["call", "rehearsal", "--cwd", &directory, answer]);
+        assert_eq!(stdout(&output), "done\n", "{output:?}");
+    }
 }
