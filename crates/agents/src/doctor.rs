@@ -4,8 +4,10 @@
 //! `--help`. Makes no request to a model, writes only its own files, and reads no environment: the caller passes it in.
 
 mod cache;
+mod escaping_link;
 mod find;
 mod login;
+mod outside;
 mod probe;
 mod sandbox;
 mod workspaces;
@@ -17,8 +19,10 @@ use model::AgentKind;
 use serde::Serialize;
 
 pub use cache::ProbeCache;
+pub use escaping_link::EscapingLink;
 pub use find::{find_agent, find_in_path};
 pub use login::Login;
+pub use outside::ProgramInWorkspace;
 pub use probe::{Probe, ProbeError};
 pub use sandbox::SandboxPrimitives;
 pub use workspaces::KnownWorkspaces;

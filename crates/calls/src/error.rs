@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use agents::LaunchError;
-use agents::doctor::NotReady;
+use agents::doctor::{EscapingLink, NotReady};
 use model::{AgentKind, JobId, StateName};
 use store::StoreError;
 
@@ -40,6 +40,9 @@ pub enum CallError {
         /// The directory.
         folder: PathBuf,
     },
+    /// A link in an earlier workspace leads the directory out of it.
+    #[error(transparent)]
+    EscapingLink(#[from] EscapingLink),
     /// The task has no earlier session.
     #[error("there is no earlier session of the task `{task}` with {agent}")]
     NoEarlierSession {
@@ -156,6 +159,7 @@ impl CallError {
                 "give an absolute path, one that begins with `~/`, or an alias of the configuration"
                     .to_owned()
             }
+            Self::EscapingLink(error) => error.hint(),
             Self::NoEarlierSession { .. } => "start a new session, or name the one to resume".to_owned(),
             Self::SessionElsewhere { .. } => {
                 "use its directory, name the session to resume, or use another task name in each directory"
@@ -204,7 +208,10 @@ impl CallError {
     /// Returns the request parameter that caused the error.
     pub fn field(&self) -> Option<&'static str> {
         match self {
-            Self::Cwd { .. } | Self::CwdIsNoFolder { .. } | Self::CwdIsRelative { .. } => Some("cwd"),
+            Self::Cwd { .. }
+            | Self::CwdIsNoFolder { .. }
+            | Self::CwdIsRelative { .. }
+            | Self::EscapingLink(_) => Some("cwd"),
             Self::NoEarlierSession { .. } | Self::SessionElsewhere { .. } => Some("continue_latest"),
             Self::KeyOfAnother { .. } => Some("idempotency_key"),
             Self::NoSuchJob { .. } | Self::AlreadyEnded { .. } => Some("job_id"),

@@ -110,11 +110,6 @@ pub(crate) async fn require_login(
             "Too many pages are open",
             "close some of them and reload this one",
         )),
-        Admission::Confined => error_page(
-            StatusCode::FORBIDDEN,
-            "Request from inside a sandboxed call",
-            "open the page in a browser outside the sandbox",
-        ),
     }
 }
 

@@ -35,7 +35,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use calls::JobService;
-use http_listener::{HttpLimits, TcpEnds, serve_http};
+use http_listener::{HttpClient, HttpLimits, TcpEnds, serve_http};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -61,8 +61,8 @@ pub struct DashboardOptions {
     pub token_file: PathBuf,
     /// Checks the agents and the sandbox.
     pub run_check: RunCheck,
-    /// Returns whether a client is a process inside a sandboxed call (see [`HttpLimits::is_confined`]).
-    pub is_confined: fn(TcpEnds) -> bool,
+    /// Identifies the client of a connection (see [`HttpLimits::identify_client`]).
+    pub identify_client: fn(TcpEnds) -> HttpClient,
 }
 
 /// The dashboard, bound or not. Clones share its state.
@@ -72,7 +72,7 @@ pub struct Dashboard(Arc<DashboardState>);
 struct DashboardState {
     context: PageContext,
     port: Option<u16>,
-    is_confined: fn(TcpEnds) -> bool,
+    identify_client: fn(TcpEnds) -> HttpClient,
     /// The address of the listener, once it is bound.
     bound: tokio::sync::Mutex<Option<SocketAddr>>,
     /// Passes the bound listener to [`Dashboard::serve`].
@@ -87,7 +87,7 @@ impl Dashboard {
         Self(Arc::new(DashboardState {
             context: PageContext::new(service, options.token_file, CheckCache::new(options.run_check)),
             port: options.port,
-            is_confined: options.is_confined,
+            identify_client: options.identify_client,
             bound: tokio::sync::Mutex::default(),
             listener_tx,
             listener_rx: Mutex::new(Some(listener_rx)),
@@ -143,7 +143,8 @@ impl Dashboard {
         let limits = HttpLimits {
             max_connections: MAX_CONNECTIONS,
             idle_timeout: IDLE_TIMEOUT,
-            is_confined: self.0.is_confined,
+            identify_client: self.0.identify_client,
+            error_response: rejection::error_page,
         };
         let served = serve_http(listener, self.router(on_request), limits, shutdown.clone());
         let pages = self.0.context.shutdown();

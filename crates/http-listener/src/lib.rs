@@ -54,8 +54,21 @@ pub struct HttpLimits {
     pub max_connections: usize,
     /// A connection without traffic is closed after this long.
     pub idle_timeout: Duration,
-    /// Returns whether the client is a process inside a sandboxed call. May block: it reads `/proc`.
-    pub is_confined: fn(TcpEnds) -> bool,
+    /// Identifies the client of a connection. May block: it reads `/proc`.
+    pub identify_client: fn(TcpEnds) -> HttpClient,
+    /// Builds the response to a rejected request from its status, a message and a hint.
+    pub error_response: fn(StatusCode, &str, &str) -> Response,
+}
+
+/// The client of a connection, as far as the kernel identifies it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpClient {
+    /// A process outside of all sandboxed calls, or on another machine.
+    Outside,
+    /// A process inside a sandboxed call. It must not gain permissions that its policy denies.
+    Sandboxed,
+    /// An unknown process: none has the socket visibly open, and a sandboxed process exists that may hide it.
+    Unidentified,
 }
 
 /// The two addresses of a connection.
@@ -74,8 +87,6 @@ pub enum Admission {
     Admitted,
     /// The limit of authenticated connections is reached.
     Full,
-    /// The client runs inside a sandboxed call and must not gain permissions that its policy denies.
-    Confined,
 }
 
 /// Serves HTTP/1.1 until `shutdown`, then waits for the last connection to close.
@@ -127,8 +138,15 @@ async fn serve_connection(
 ) {
     let peer = connection.0.clone();
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        request.extensions_mut().insert(peer.clone());
-        service.call(request)
+        let (peer, service) = (peer.clone(), service.clone());
+        async move {
+            // Checked here, not in a route: no path of any server is served to a sandboxed process.
+            if let Some(rejection) = peer.reject_sandboxed().await {
+                return Ok(rejection);
+            }
+            request.extensions_mut().insert(peer);
+            service.call(request).await
+        }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(BUFFER_BYTES);
@@ -154,14 +172,13 @@ struct Connections {
     /// Notified when an anonymous connection closes or authenticates.
     removed: Notify,
     authenticated: Arc<Semaphore>,
-    is_confined: fn(TcpEnds) -> bool,
+    limits: HttpLimits,
 }
 
 impl Connections {
     fn new(limits: HttpLimits) -> Self {
         let authenticated = Arc::new(Semaphore::new(limits.max_connections));
-        let is_confined = limits.is_confined;
-        Self { anonymous: Mutex::default(), removed: Notify::new(), authenticated, is_confined }
+        Self { anonymous: Mutex::default(), removed: Notify::new(), authenticated, limits }
     }
 
     fn anonymous(&self) -> MutexGuard<'_, VecDeque<HttpPeer>> {
@@ -191,7 +208,7 @@ impl Connections {
         let peer = HttpPeer {
             connections: Arc::clone(connections),
             ends,
-            is_confined: Arc::default(),
+            client: Arc::default(),
             since: Instant::now(),
             evicted: Arc::new(CancellationToken::new()),
             permit: Arc::default(),
@@ -212,8 +229,8 @@ pub struct HttpPeer {
     connections: Arc<Connections>,
     /// None if the client closed the connection before its address was read.
     ends: Option<TcpEnds>,
-    /// The cached result of [`HttpLimits::is_confined`].
-    is_confined: Arc<OnceCell<bool>>,
+    /// The cached result of [`HttpLimits::identify_client`].
+    client: Arc<OnceCell<HttpClient>>,
     since: Instant,
     evicted: Arc<CancellationToken>,
     /// Held by an authenticated connection while it is open.
@@ -221,24 +238,39 @@ pub struct HttpPeer {
 }
 
 impl HttpPeer {
-    /// Marks the connection of a request as authenticated, unless the limit or the sandbox forbids it.
+    /// Marks the connection of a request as authenticated, unless the limit is reached.
     pub fn authenticate(request: &Request) -> impl Future<Output = Admission> + use<> {
         let peer = request.extensions().get::<Self>().cloned();
         async move {
             let Some(peer) = peer else { return Admission::Admitted };
-            if peer.is_confined().await {
-                tracing::warn!("rejected an HTTP client inside a sandboxed call");
-                return Admission::Confined;
-            }
             if peer.try_admit() { Admission::Admitted } else { Admission::Full }
         }
     }
 
-    async fn is_confined(&self) -> bool {
-        let Some(ends) = self.ends else { return true };
-        let is_confined = self.connections.is_confined;
-        let check = || async move { spawn_blocking(move || is_confined(ends)).await.unwrap_or(true) };
-        *self.is_confined.get_or_init(check).await
+    /// Returns the response to a client that is not served, regardless of the request.
+    async fn reject_sandboxed(&self) -> Option<Response> {
+        let (message, hint) = match self.client().await {
+            HttpClient::Outside => return None,
+            HttpClient::Sandboxed => (
+                "the daemon does not serve processes inside a sandboxed call",
+                "make the request from outside the sandbox",
+            ),
+            HttpClient::Unidentified => (
+                "the daemon cannot identify the process of this connection while a sandboxed call runs",
+                "try again when no sandboxed call runs, or use a client whose open files your user can read",
+            ),
+        };
+        tracing::warn!(message, "rejected an HTTP client");
+        Some((self.connections.limits.error_response)(StatusCode::FORBIDDEN, message, hint))
+    }
+
+    async fn client(&self) -> HttpClient {
+        let Some(ends) = self.ends else { return HttpClient::Sandboxed };
+        let identify = self.connections.limits.identify_client;
+        let check = || async move {
+            spawn_blocking(move || identify(ends)).await.unwrap_or(HttpClient::Unidentified)
+        };
+        *self.client.get_or_init(check).await
     }
 
     fn try_admit(&self) -> bool {
@@ -400,7 +432,12 @@ mod tests {
 
     #[tokio::test]
     async fn oldest_anonymous_connection_is_evicted() {
-        let limits = HttpLimits { max_connections: 1, idle_timeout: SHORT, is_confined: |_| false };
+        let limits = HttpLimits {
+            max_connections: 1,
+            idle_timeout: SHORT,
+            identify_client: |_| HttpClient::Outside,
+            error_response: |_, _, _| Response::default(),
+        };
         let connections = Arc::new(Connections::new(limits));
         let open: Vec<OpenConnection> =
             (0..MAX_ANONYMOUS).map(|_| Connections::open(&connections, None)).collect();

@@ -14,7 +14,9 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use calls::JobService;
 use http_body_util::BodyExt;
-use http_listener::{Admission, BearerToken, HttpLimits, HttpPeer, TcpEnds, retry_later, serve_http};
+use http_listener::{
+    Admission, BearerToken, HttpClient, HttpLimits, HttpPeer, TcpEnds, retry_later, serve_http,
+};
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
@@ -51,8 +53,8 @@ pub struct HttpAccess {
     pub allowed_origins: Vec<String>,
     /// Limits on connections and sessions.
     pub limits: ClientLimits,
-    /// Returns whether a client is a process inside a sandboxed call (see [`HttpLimits::is_confined`]).
-    pub is_confined: fn(TcpEnds) -> bool,
+    /// Identifies the client of a connection (see [`HttpLimits::identify_client`]).
+    pub identify_client: fn(TcpEnds) -> HttpClient,
 }
 
 impl HttpAccess {
@@ -66,7 +68,7 @@ impl HttpAccess {
             allowed_hosts,
             allowed_origins,
             limits: ClientLimits::default(),
-            is_confined: |_| false,
+            identify_client: |_| HttpClient::Outside,
         }
     }
 }
@@ -100,7 +102,8 @@ pub async fn serve(
     let limits = HttpLimits {
         max_connections: access.limits.max_connections,
         idle_timeout: IDLE_TIMEOUT,
-        is_confined: access.is_confined,
+        identify_client: access.identify_client,
+        error_response: error_with_hint,
     };
     let notify = move |request: Request, next: Next| {
         let on_request = on_request.clone();
@@ -208,10 +211,6 @@ async fn require_token(State(token): State<BearerToken>, request: Request, next:
                 let message = "the daemon has reached its limit of HTTP connections";
                 let hint = "close one, or raise `limits.max_connections`";
                 retry_later(error_with_hint(StatusCode::SERVICE_UNAVAILABLE, message, hint))
-            }
-            Admission::Confined => {
-                let message = "the daemon does not serve processes inside a sandboxed call";
-                error_with_hint(StatusCode::FORBIDDEN, message, "make the request from outside the sandbox")
             }
         };
     }

@@ -161,8 +161,17 @@ impl Operator {
         }
     }
 
+    /// Checks that no link in an earlier workspace leads a directory out of it.
+    pub fn check_links(&self, folder: &Path) -> Result<(), ProviderError> {
+        let folder = std::path::absolute(folder)
+            .map_err(|source| ProviderError::folder("cannot work in", folder, source))?;
+        let checked = self.lookup(self.config.surroundings()).check_links(&folder);
+        checked.map_err(|error| ProviderError::environment(error.to_string(), error.hint()))
+    }
+
     fn working_dir(&self) -> Result<PathBuf, ProviderError> {
         let folder = self.config.working_dir.clone().unwrap_or_else(|| PathBuf::from("."));
+        self.check_links(&folder)?;
         folder.canonicalize().map_err(|source| ProviderError::folder("cannot work in", &folder, source))
     }
 

@@ -141,6 +141,7 @@ impl<V: Vendor> Provider for CliProvider<V> {
         confine::check(V::KIND, &agent.access)?;
         self.operator.validate().await?;
         let cannot = |source| ProviderError::folder("cannot work in", workspace, source);
+        self.operator.check_links(workspace)?;
         let folder = workspace.canonicalize().map_err(cannot)?;
         if !folder.is_dir() {
             return Err(cannot(std::io::ErrorKind::NotADirectory.into()));

@@ -13,7 +13,7 @@ use crate::drift::ConfigDrift;
 use crate::failure::CommandFailure;
 use crate::follow::{CtrlC, check_job_output, follow};
 use crate::view::{OutputMode, View};
-use crate::{call_spec, output};
+use crate::{call_spec, directory_links, machine, output};
 
 /// The variable of the setting `sandbox.ceiling`.
 const CEILING_VARIABLE: &str = "SWITCHBOARD_SANDBOX_CEILING";
@@ -24,6 +24,8 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     let mut connector = client::connector()?;
     let config = Config::read(Some(connector.home()), &environment, &[])?;
     let mut call = call_spec::build(args, &config)?;
+    let lookup = machine::agent_lookup(&environment, Some(connector.home()), &config);
+    directory_links::check(args, &lookup, &environment)?;
     // The daemon applies the ceiling of the configuration file. It does not see a variable of this shell.
     if environment.get(CEILING_VARIABLE).is_some() {
         let requested = call.requested_preset();

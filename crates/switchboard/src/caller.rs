@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use http_listener::TcpEnds;
+use http_listener::{HttpClient, TcpEnds};
 use protocol::enclosing_run;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::UnixStream;
@@ -103,35 +103,66 @@ fn inspect_process(pid: u32) -> io::Result<CallerProcess> {
     })
 }
 
-/// Returns whether an HTTP client is a process inside a sandboxed call.
+/// Identifies an HTTP client: outside, inside a sandboxed call, or unknown.
 ///
-/// TCP does not name the peer process, so `/proc/PID/fd` of every sandboxed process is searched for the client's socket. Clients on
-/// other machines do not match; a client in its own network namespace cannot reach this server.
-pub fn is_sandboxed_client(ends: TcpEnds) -> bool {
-    match find_client_socket(ends) {
-        // A closed socket may have belonged to a sandboxed process.
-        Some(0) => true,
-        Some(inode) => {
-            processes().any(|pid| may_be_sandboxed(pid) && has_socket_open(pid, inode) && is_sandboxed(pid))
-        }
-        None => false,
+/// TCP does not name the peer process, so `/proc/PID/fd` is searched for the client's socket. A sandboxed process can hide its
+/// descriptors: in a thread with its own descriptor table, in flight between two sockets (`SCM_RIGHTS`), or by not being dumpable. While
+/// one exists, a client is therefore served only if a process outside visibly has its socket open.
+pub fn identify_http_client(ends: TcpEnds) -> HttpClient {
+    let Some(socket) = find_client_socket(ends) else { return HttpClient::Outside };
+    // A sandboxed process has our user id: it has no capability to change it, and its user namespace maps no other.
+    if socket.inode != 0 && socket.uid != rustix::process::geteuid().as_raw() {
+        return HttpClient::Outside;
+    }
+    let suspects: Vec<u32> = processes().filter(|&pid| may_be_sandboxed(pid) && is_sandboxed(pid)).collect();
+    // Read again after the processes: a suspect that exited before it was listed left a socket without an inode.
+    let inode = find_client_socket(ends).map_or(0, |socket| socket.inode);
+    if inode == 0 {
+        return HttpClient::Sandboxed;
+    }
+    if suspects.is_empty() {
+        return HttpClient::Outside;
+    }
+    let mut holders = processes().filter(|&pid| has_socket_open(pid, inode)).peekable();
+    let is_found = holders.peek().is_some();
+    let can_gain_privileges = |pid| enclosing_run::can_gain_privileges(pid).unwrap_or(false);
+    if holders.any(is_sandboxed) {
+        HttpClient::Sandboxed
+    } else if is_found || suspects.into_iter().all(can_gain_privileges) {
+        // Only supervisors, which hide nothing. Their name is not checked here: an agent can choose its own.
+        HttpClient::Outside
+    } else {
+        HttpClient::Unidentified
     }
 }
 
-/// Returns the inode of the client's socket if it is on this machine.
-fn find_client_socket(ends: TcpEnds) -> Option<u64> {
+/// A TCP socket of this machine in `/proc/net/tcp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ListedSocket {
+    /// The user that created it.
+    uid: u32,
+    /// Zero once no process has it open.
+    inode: u64,
+}
+
+/// Returns the client's socket if it is on this machine.
+fn find_client_socket(ends: TcpEnds) -> Option<ListedSocket> {
     let ends = [ends.client, ends.server].map(canonical);
     ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter().find_map(|table| {
         let table = fs::read_to_string(table).ok()?;
-        table.lines().skip(1).find_map(|line| parse_socket_inode(line, ends))
+        table.lines().skip(1).find_map(|line| parse_socket(line, ends))
     })
 }
 
-/// Parses a line of `/proc/net/tcp` and returns the inode if the addresses match.
-fn parse_socket_inode(line: &str, ends: [SocketAddr; 2]) -> Option<u64> {
+/// Parses a line of `/proc/net/tcp` and returns the socket if the addresses match.
+fn parse_socket(line: &str, ends: [SocketAddr; 2]) -> Option<ListedSocket> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let matches = ends.iter().all(|end| fields.next().and_then(parse_address) == Some(*end));
-    matches.then(|| fields.nth(6)?.parse().ok())?
+    if !matches {
+        return None;
+    }
+    let uid = fields.nth(4)?.parse().ok()?;
+    Some(ListedSocket { uid, inode: fields.nth(1)?.parse().ok()? })
 }
 
 /// Parses an address of `/proc/net/tcp`: 32-bit words in host byte order, in hexadecimal, and the port.
@@ -162,8 +193,7 @@ fn may_be_sandboxed(pid: u32) -> bool {
         || enclosing_run::can_gain_privileges(pid).is_ok_and(|may_gain| !may_gain)
 }
 
-/// Returns whether a process has a socket open. Unreadable processes do not match: bubblewrap itself is unreadable in the sandbox of an
-/// ordinary user, and an agent inside its namespaces cannot become so.
+/// Returns whether a process visibly has a socket open. The open files of some processes are unreadable.
 fn has_socket_open(pid: u32, inode: u64) -> bool {
     let name = PathBuf::from(format!("socket:[{inode}]"));
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -190,6 +220,14 @@ mod tests {
         assert_ne!(CallerProcess::identify(&ours), CallerProcess::Sandboxed);
         drop(theirs);
         assert!(inspect_process(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn socket_of_client_is_parsed_from_proc_net_tcp() {
+        let line = " 3: 0100007F:9C4A 0100007F:1E79 01 00000000:00000000 00:00000000 00000000  1001        0 48417 1 x";
+        let ends = ["127.0.0.1:40010", "127.0.0.1:7801"].map(|end| end.parse().unwrap());
+        assert_eq!(parse_socket(line, ends), Some(ListedSocket { uid: 1001, inode: 48417 }));
+        assert_eq!(parse_socket(line, [ends[1], ends[0]]), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::exit_status::ExitStatus;
 use crate::failure::{CommandError, CommandFailure, RuntimeError};
 use crate::output::{self, ResultCopy};
 use crate::view::{OutputMode, View, redraw_timer};
-use crate::{call_spec, machine};
+use crate::{call_spec, directory_links, machine};
 
 /// Runs the call and derives the exit code from its outcome.
 pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
@@ -33,6 +33,7 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     let spec = call_spec::build(args, &config)?;
     let directory = home.new_job_directory();
     let lookup = machine::agent_lookup(&environment, Some(&home), &config);
+    directory_links::check(args, &lookup, &environment)?;
     let private_directory = supervisor::Spool::at(&directory).private();
     let premises = machine::premises(&home, &config);
     let setup = setup(&spec, lookup, config, private_directory, premises)?;

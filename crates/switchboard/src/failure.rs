@@ -9,7 +9,7 @@ use std::io;
 use std::process::ExitCode;
 
 use agents::LaunchError;
-use agents::doctor::NotReady;
+use agents::doctor::{EscapingLink, NotReady};
 use protocol::{ConnectError, ConnectorError, DirectoryError, ErrorCategory, HomeError, RequestError};
 
 use crate::exit_status::ExitStatus;
@@ -160,6 +160,16 @@ impl CommandError for NotReady {
 
     fn exit_status(&self) -> ExitStatus {
         ExitStatus::NotInstalled
+    }
+}
+
+impl CommandError for EscapingLink {
+    fn hint(&self) -> Option<String> {
+        Some(self.hint())
+    }
+
+    fn exit_status(&self) -> ExitStatus {
+        ExitStatus::BadDirectory
     }
 }
 

@@ -159,6 +159,17 @@ pub fn agent_lookup(
     }
 }
 
+/// Returns the lookup of programs other than agents, outside of the current directory and of all workspaces.
+pub fn program_lookup(environment: &ProcessEnvironment) -> Lookup {
+    let home = SwitchboardHome::from_environment(environment).ok();
+    let lookup = Lookup {
+        inherited: environment.utf8_variables(),
+        cache_file: home.as_ref().map(SwitchboardHome::agents_cache),
+        ..Lookup::default()
+    };
+    lookup.excluding_workspaces(&env::current_dir().ok())
+}
+
 /// Finds bubblewrap like the supervisor does.
 pub fn bubblewrap(lookup: &Lookup) -> Option<PathBuf> {
     supervisor::find_bubblewrap(lookup.inherited.get("PATH").map_or("", String::as_str))

@@ -13,6 +13,7 @@ mod config;
 mod daemon;
 mod daemon_commands;
 mod direct;
+mod directory_links;
 mod doctor;
 mod drift;
 mod echo;

@@ -58,6 +58,15 @@ impl KnownWorkspaces {
         self.contains_name(path) || self.contains_name(&real) || self.contains_directory(&real)
     }
 
+    /// Returns the workspaces that contain a canonical path, or equal it.
+    pub(super) fn roots_above<'a>(&self, path: &'a Path) -> impl Iterator<Item = PathBuf> + use<'a, '_> {
+        let is_known = |above: &&Path| {
+            self.paths.iter().any(|known| known == above)
+                || DirectoryId::read(above).is_some_and(|id| self.identities.contains(&id))
+        };
+        path.ancestors().filter(is_known).map(Path::to_owned)
+    }
+
     fn insert(&mut self, entry: Entry) {
         let (path, id) = match entry {
             Entry::Path(path) => (path, None),

@@ -156,7 +156,7 @@ impl JobService {
         self.0.nested.check_depth(parent)?;
         let task = task.unwrap_or_else(|| tool.clone());
         let home = self.0.home.clone();
-        call.cwd = resolve_directory(&call.cwd)?;
+        call.cwd = self.resolve_directory(&call.cwd)?;
         if call.session == SessionChoice::ContinueLatest {
             let last = self.0.store.last_session(call.agent, &task, &home).await?;
             let last =
@@ -168,7 +168,7 @@ impl JobService {
             call.session = SessionChoice::Resume(last.session);
         }
         for directory in &mut call.add_dirs {
-            *directory = resolve_directory(directory)?;
+            *directory = self.resolve_directory(directory)?;
         }
         self.0.launcher.check(&call, environment.as_ref()).await?;
         Ok(NewJob {
@@ -180,6 +180,13 @@ impl JobService {
             max_attempts: self.0.settings.max_attempts,
             ..NewJob::new(call, tool, home)
         })
+    }
+
+    /// Resolves a directory, unless a link that an agent may have planted leads to it.
+    fn resolve_directory(&self, directory: &Path) -> Result<PathBuf, CallError> {
+        let resolved = resolve_directory(directory)?;
+        self.0.settings.lookup.check_links(directory)?;
+        Ok(resolved)
     }
 
     async fn find_by_key(&self, key: Option<&str>) -> Result<Option<Job>, CallError> {

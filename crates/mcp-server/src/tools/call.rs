@@ -269,6 +269,9 @@ async fn place(client: &ClientContext, order: CallRequest) -> Result<SubmittedJo
         CallError::Cwd { folder, .. } | CallError::CwdIsNoFolder { folder } if *folder != cwd => {
             ToolRejection::from(error).with_field("add_dirs")
         }
+        CallError::EscapingLink(link) if link.given != cwd => {
+            ToolRejection::from(error).with_field("add_dirs")
+        }
         _ => error.into(),
     })
 }

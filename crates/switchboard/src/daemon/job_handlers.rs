@@ -77,9 +77,10 @@ impl From<CallError> for HandlerError {
     fn from(error: CallError) -> Self {
         let category = match &error {
             CallError::NotReady(_) => ErrorCategory::Agent,
-            CallError::Cwd { .. } | CallError::CwdIsNoFolder { .. } | CallError::CwdIsRelative { .. } => {
-                ErrorCategory::Directory
-            }
+            CallError::Cwd { .. }
+            | CallError::CwdIsNoFolder { .. }
+            | CallError::CwdIsRelative { .. }
+            | CallError::EscapingLink(_) => ErrorCategory::Directory,
             CallError::Launch(error) if error.is_about_cwd() => ErrorCategory::Directory,
             error if error.is_storage_failure() => ErrorCategory::Storage,
             CallError::Store(_)

@@ -22,7 +22,7 @@ use protocol::{DaemonRequest, ErrorCategory, ErrorReply, ProcessEnvironment, Rep
 use super::backend::{BoxFuture, JobBackend, Load};
 use super::connection::{ClientConnection, ConnectedClient};
 use super::job_handlers;
-use crate::caller::is_sandboxed_client;
+use crate::caller::identify_http_client;
 use crate::client::JobReply;
 use crate::config::Config;
 use crate::machine::{self, MachineCheck};
@@ -49,7 +49,7 @@ impl DaemonJobs {
                 port: config.web_port,
                 token_file: home.http_token(),
                 run_check: Arc::new(move |is_wanted| check.run_while(is_wanted)),
-                is_confined: is_sandboxed_client,
+                identify_client: identify_http_client,
             },
         );
         Ok(Self { service, options: Arc::new(options(config, environment)), dashboard })
@@ -86,7 +86,7 @@ pub async fn bind_http(
 ) -> Result<(TcpListener, HttpAccess), JobsError> {
     let token = BearerToken::load_or_create(&home.http_token())?;
     let mut access = HttpAccess::loopback(token);
-    access.is_confined = is_sandboxed_client;
+    access.identify_client = identify_http_client;
     access.limits = ClientLimits {
         max_connections: config.limits.max_connections,
         max_sessions: config.http.max_sessions,

@@ -13,12 +13,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::cli::{Scope, Setup, SetupOther};
+use agents::doctor::{Lookup, ProgramInWorkspace};
 use protocol::ProcessEnvironment;
 
+use crate::cli::{Scope, Setup, SetupOther};
 use crate::exit_status::ExitStatus;
 use crate::failure::{CommandError, CommandFailure};
-use crate::output;
+use crate::{machine, output};
 use host::{HostChange, McpHost, RegistrationMethod};
 
 /// The name of the registered server.
@@ -34,6 +35,7 @@ pub fn run(args: &Setup) -> Result<ExitCode, CommandFailure> {
         home: environment.directory("HOME").ok_or(SetupError::NoHome)?,
         directory: env::current_dir().map_err(SetupError::CurrentPaths)?,
         program: env::current_exe().map_err(SetupError::CurrentPaths)?,
+        lookup: machine::program_lookup(&environment),
         environment,
         scope: args.scope,
         remove: args.remove,
@@ -64,6 +66,7 @@ fn set_up_all(installer: &HostInstaller) -> Result<ExitCode, CommandFailure> {
 /// Configures hosts with the options of the command.
 pub(crate) struct HostInstaller {
     environment: ProcessEnvironment,
+    lookup: Lookup,
     home: PathBuf,
     directory: PathBuf,
     program: PathBuf,
@@ -88,10 +91,10 @@ impl HostInstaller {
             _ if self.print => self.print_change(host, &file, &change),
             HostChange::Run(commands) => {
                 let program =
-                    self.find_program(host).ok_or(SetupError::NotInstalled { host: host.name() })?;
+                    self.find_program(host)?.ok_or(SetupError::NotInstalled { host: host.name() })?;
                 create_backup(&file)?;
                 for arguments in commands {
-                    Self::run_host_command(host, &program, arguments)?;
+                    self.run_host_command(host, &program, arguments)?;
                 }
                 self.complete_file(host, &file)?;
                 self.print_done(host, &file);
@@ -150,11 +153,17 @@ impl HostInstaller {
         clippy::disallowed_methods,
         reason = "the only place that runs a host's own command, as the user would"
     )]
-    fn run_host_command(host: McpHost, program: &Path, arguments: &[String]) -> Result<(), SetupError> {
+    fn run_host_command(
+        &self,
+        host: McpHost,
+        program: &Path,
+        arguments: &[String],
+    ) -> Result<(), SetupError> {
         let failed =
             |said: String| SetupError::HostFailed { host: host.name(), arguments: arguments.join(" "), said };
-        let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-        let output = output.map_err(|error| failed(error.to_string()))?;
+        let mut command = Command::new(program);
+        command.args(arguments).env("PATH", self.lookup.path_outside()).stdin(Stdio::null());
+        let output = command.output().map_err(|error| failed(error.to_string()))?;
         if output.status.success() {
             return Ok(());
         }
@@ -166,14 +175,13 @@ impl HostInstaller {
     /// Returns whether a host is installed.
     fn is_installed(&self, host: McpHost) -> bool {
         match host.method() {
-            RegistrationMethod::OwnCommand => self.find_program(host).is_some(),
+            RegistrationMethod::OwnCommand => !matches!(self.find_program(host), Ok(None)),
             RegistrationMethod::File => host.config_directory(self).is_dir(),
         }
     }
 
-    fn find_program(&self, host: McpHost) -> Option<PathBuf> {
-        let path = self.environment.get("PATH")?;
-        env::split_paths(path).map(|directory| directory.join(host.name())).find(|program| program.is_file())
+    fn find_program(&self, host: McpHost) -> Result<Option<PathBuf>, ProgramInWorkspace> {
+        self.lookup.find_outside(host.name())
     }
 }
 
@@ -227,6 +235,8 @@ pub enum SetupError {
     NoHost,
     #[error("{host} is not in PATH")]
     NotInstalled { host: &'static str },
+    #[error(transparent)]
+    InWorkspace(#[from] ProgramInWorkspace),
     #[error("{host} has no project configuration")]
     NoSuchScope { host: &'static str },
     #[error("cannot read `{}`", file.display())]
@@ -249,6 +259,9 @@ impl CommandError for SetupError {
             Self::NotInstalled { .. } => {
                 "install it, or add its directory to PATH; `--print` shows the changes".to_owned()
             }
+            Self::InWorkspace(_) => {
+                "install it elsewhere, or run the command that `--print` shows yourself".to_owned()
+            }
             Self::NoSuchScope { .. } => "omit `--scope project`".to_owned(),
             Self::Read { .. } | Self::Write { .. } => {
                 "check that you own it and that the disk has free space".to_owned()
@@ -269,7 +282,7 @@ impl CommandError for SetupError {
             | Self::UnsupportedPath { .. }
             | Self::NoSuchScope { .. }
             | Self::NotUnderstood { .. } => ExitStatus::BadInput,
-            Self::NoHost | Self::NotInstalled { .. } => ExitStatus::NotInstalled,
+            Self::NoHost | Self::NotInstalled { .. } | Self::InWorkspace(_) => ExitStatus::NotInstalled,
             _ => ExitStatus::Failed,
         }
     }

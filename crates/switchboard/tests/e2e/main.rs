@@ -16,6 +16,7 @@ mod manual;
 mod nested;
 mod ownership;
 mod parameters;
+mod planted;
 mod pressure;
 mod promises;
 mod real_agents;

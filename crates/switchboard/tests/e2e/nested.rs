@@ -181,6 +181,92 @@ fn sandboxed_agent_with_http_token_is_rejected() {
     }
 }
 
+/// Sends a request through a socket that no process visibly has open, and prints the response.
+const HIDING_CLIENT: &str = "
+import ctypes, socket, sys, threading, time
+url, token, trick = sys.argv[1:]
+host, path = url.removeprefix('http://').split('/')
+address, port = host.split(':')
+libc = ctypes.CDLL(None)
+def send():
+    connection = socket.create_connection((address, int(port)))
+    head = f'POST /{path} HTTP/1.1\\r\\nHost: {host}\\r\\nAuthorization: Bearer {token}\\r\\nConnection: close\\r\\n'
+    connection.sendall((head + 'Content-Type: application/json\\r\\nContent-Length: 2\\r\\n\\r\\n{}').encode())
+    return connection
+def receive(connection):
+    answer = b''
+    while part := connection.recv(65536): answer += part
+    print(answer.decode())
+def in_thread():
+    if libc.unshare(0x400) == 0: receive(send())
+if trick == 'thread':
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+elif trick == 'flight':
+    ours, theirs = socket.socketpair()
+    connection = send()
+    socket.send_fds(ours, [b'x'], [connection.fileno()])
+    connection.close()
+    # The answer cannot be waited for without the socket.
+    time.sleep(2)
+    receive(socket.socket(fileno=socket.recv_fds(theirs, 1, 1)[1][0]))
+elif trick == 'dumpable':
+    libc.prctl(4, 0, 0, 0, 0)
+    receive(send())
+";
+
+/// Covers a thread with its own descriptor table, a socket in flight, and a process that is not dumpable (visible only to root).
+#[test]
+fn sandboxed_http_client_with_hidden_socket_is_rejected() {
+    let harness = Harness::new();
+    install_shell_agent(&harness, "");
+    let (url, token) = serve_http(&harness);
+    let work = harness.work();
+    fs::write(work.join("client.py"), HIDING_CLIENT).unwrap();
+    for trick in ["thread", "flight", "dumpable"] {
+        let prompt = format!("sh:python3 client.py {url} {token} {trick}");
+        let output = harness.run(&["call", "rehearsal", "--cwd", work.to_str().unwrap(), &prompt]);
+        let said = stdout(&output);
+        assert!(said.starts_with("HTTP/1.1 403 "), "{trick}: {output:?}");
+        assert!(said.contains(CONFINED) || said.contains("cannot identify the process"), "{trick}: {said}");
+    }
+}
+
+/// Prints the status of each address that is requested with the token.
+const STATUS_CLIENT: &str = "
+import sys, urllib.request, urllib.error
+for url in sys.argv[2:]:
+    request = urllib.request.Request(url, headers={'Authorization': 'Bearer ' + sys.argv[1]})
+    try: print(urllib.request.urlopen(request).status)
+    except urllib.error.HTTPError as error: print(error.code)
+";
+
+#[test]
+fn sandboxed_http_client_is_rejected_on_every_path() {
+    let harness = Harness::new();
+    install_shell_agent(&harness, "");
+    let (mcp, token) = serve_http(&harness);
+    let link = stdout(&harness.run(&["open", "--print"]));
+    let web = link.split("/login").next().unwrap();
+    let work = harness.work();
+    fs::write(work.join("client.py"), STATUS_CLIENT).unwrap();
+    let urls = format!("{web}/metrics {web}/healthz {web}/ {web}/login {web}/none {mcp} {mcp}/none");
+    let prompt = format!("sh:python3 client.py {token} {urls}");
+    let call = |options: &[&str]| {
+        let fixed = ["call", "rehearsal", "--cwd", work.to_str().unwrap(), &prompt];
+        stdout(&harness.run(&[&fixed, options].concat()))
+    };
+    let rejected = ["403"; 7].join(" ");
+    let direct = call(&[]);
+    assert!(direct.starts_with(&rejected), "{direct}");
+    // The connections of the proxy belong to the supervisor.
+    let proxied = call(&["--network", "127.0.0.1"]);
+    assert!(proxied.starts_with(&rejected), "{proxied}");
+    let outside = call(&["--policy", "off"]);
+    assert!(outside.starts_with("200 200 401"), "{outside}");
+}
+
 /// Without bubblewrap, the daemon's socket is visible to a sandboxed agent.
 #[test]
 fn sandboxed_agent_without_namespaces_cannot_call() {

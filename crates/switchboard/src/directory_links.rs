@@ -1,0 +1,22 @@
+//! Rejects directories of a call behind links that an agent may have planted. The daemon receives resolved paths, so it cannot check them.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use agents::doctor::{EscapingLink, Lookup};
+use protocol::ProcessEnvironment;
+
+use crate::cli::CallArgs;
+
+/// Checks `--cwd` and `--add-dir`.
+pub fn check(args: &CallArgs, lookup: &Lookup, environment: &ProcessEnvironment) -> Result<(), EscapingLink> {
+    let directories = [&args.cwd].into_iter().chain(&args.add_dir);
+    directories.map(|directory| lookup.check_links(&absolute(directory, environment))).collect()
+}
+
+/// Returns an absolute path with its links. The kernel resolves the links of the current directory; a shell keeps them in `PWD`.
+fn absolute(directory: &Path, environment: &ProcessEnvironment) -> PathBuf {
+    let current = env::current_dir().unwrap_or_default();
+    let is_current = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == current);
+    environment.directory("PWD").filter(is_current).unwrap_or(current).join(directory)
+}
