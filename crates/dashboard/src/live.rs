@@ -40,8 +40,8 @@ pub(crate) async fn jobs(
     let filter = query.filter()?;
     let changes = context.service().changes().await?;
     let watcher = context.count_watcher();
-    let watched = ListStream { context, filter, changes, has_greeted: false, _watcher: watcher };
-    Ok(stream(unfold(watched, |mut watched| async move { Some((Ok(watched.next().await?), watched)) })))
+    let updates = ListStream { context, filter, changes, has_greeted: false, _watcher: watcher };
+    Ok(stream(unfold(updates, |mut updates| async move { Some((Ok(updates.next().await?), updates)) })))
 }
 
 struct ListStream {

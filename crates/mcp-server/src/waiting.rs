@@ -47,7 +47,7 @@ pub(crate) fn request_key(context: &RequestContext<RoleServer>) -> Option<&str> 
     context.meta.get(REQUEST_META)?.as_str()
 }
 
-/// Returns the time of the host's request, from the UUIDv7 in the bridge's key. The host's timeout counts from then, also for replays.
+/// Returns the time of the host's request, from the `UUIDv7` in the bridge's key. The host's timeout counts from then, also for replays.
 pub(crate) fn requested_at(context: &RequestContext<RoleServer>) -> Option<Timestamp> {
     let (seconds, nanos) = uuid::Uuid::parse_str(request_key(context)?).ok()?.get_timestamp()?.to_unix();
     Some(Timestamp::from_millis(seconds.saturating_mul(1000).saturating_add(u64::from(nanos / 1_000_000))))

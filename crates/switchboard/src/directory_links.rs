@@ -10,8 +10,8 @@ use crate::cli::CallArgs;
 
 /// Checks `--cwd` and `--add-dir`.
 pub fn check(args: &CallArgs, lookup: &Lookup, environment: &ProcessEnvironment) -> Result<(), EscapingLink> {
-    let directories = [&args.cwd].into_iter().chain(&args.add_dir);
-    directories.map(|directory| lookup.check_links(&absolute(directory, environment))).collect()
+    let mut directories = [&args.cwd].into_iter().chain(&args.add_dir);
+    directories.try_for_each(|directory| lookup.check_links(&absolute(directory, environment)))
 }
 
 /// Returns an absolute path with its links. The kernel resolves the links of the current directory; a shell keeps them in `PWD`.

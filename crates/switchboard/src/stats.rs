@@ -49,8 +49,8 @@ fn print_stats(stats: &JobStats) {
     if stats.states.is_empty() {
         return output::line("no jobs");
     }
-    let states = stats.states.iter().map(|(state, count)| format!("{count} {}", state.as_str()));
-    output::line(&states.collect::<Vec<_>>().join(", "));
+    let counts = stats.states.iter().map(|(state, count)| format!("{count} {}", state.as_str()));
+    output::line(&counts.collect::<Vec<_>>().join(", "));
     if stats.rows.is_empty() {
         return;
     }

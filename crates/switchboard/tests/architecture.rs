@@ -125,7 +125,9 @@ fn module_dependencies(src: &Path) -> Dependencies {
         uses.remove(&name);
     }
     let names: BTreeSet<String> = dependencies.keys().cloned().collect();
-    dependencies.values_mut().for_each(|uses| uses.retain(|name| names.contains(name)));
+    for uses in dependencies.values_mut() {
+        uses.retain(|name| names.contains(name));
+    }
     dependencies
 }
 

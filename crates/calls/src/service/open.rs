@@ -33,7 +33,6 @@ impl JobService {
     ///
     /// The caller ensures that no other service uses the state directory, so that every earlier owner from there is dead. Must be called
     /// within a tokio runtime.
-    #[expect(clippy::too_many_lines, reason = "the composition root lists every part once")]
     pub async fn open(settings: Settings) -> Result<Self, CallError> {
         let settings = Arc::new(Settings { supervisor: settings.supervisor.with_fork_server(), ..settings });
         let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };

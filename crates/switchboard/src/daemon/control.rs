@@ -58,7 +58,7 @@ async fn send_last(connection: &mut ClientConnection, reply: JobReply) -> io::Re
 fn invalid_request(error: &serde_json::Error) -> ErrorReply {
     ErrorReply {
         message: format!("invalid request: {error}"),
-        hint: format!("if the daemon is older than this program, {}", UPGRADE_DAEMON),
+        hint: format!("if the daemon is older than this program, {UPGRADE_DAEMON}"),
     }
 }
 
