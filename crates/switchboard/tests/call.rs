@@ -262,7 +262,7 @@ fn doctor_predicts_hidden_program() {
     let output = doctor_with_claude_in(&home, &home.path().join("state/bin"));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(
-        String::from_utf8_lossy(&output.stdout).contains("which confined agents do not see"),
+        String::from_utf8_lossy(&output.stdout).contains("which is hidden from sandboxed agents"),
         "{output:?}"
     );
 }

@@ -40,7 +40,7 @@ fn doctor_and_calls_find_same_bubblewrap() {
     };
     let doctor = || stdout(&without_bubblewrap(&harness, &["doctor"]).output().unwrap());
     let found = doctor();
-    assert!(found.contains("bubblewrap is not there"), "{found}");
+    assert!(found.contains("bubblewrap is not installed"), "{found}");
     for direct in [&[][..], &["--direct"]] {
         let refused = call(direct);
         assert_eq!(refused.status.code(), Some(8), "{refused:?}");
@@ -53,7 +53,7 @@ fn doctor_and_calls_find_same_bubblewrap() {
     fs::write(programs(&harness).join("bwrap"), format!("#!/bin/sh\ntouch {}\n", work.join("ran").display()))
         .unwrap();
     fs::set_permissions(programs(&harness).join("bwrap"), PermissionsExt::from_mode(0o755)).unwrap();
-    assert!(doctor().contains("bubblewrap is not there"));
+    assert!(doctor().contains("bubblewrap is not installed"));
     for direct in [&[][..], &["--direct"]] {
         assert_eq!(call(direct).status.code(), Some(8));
     }

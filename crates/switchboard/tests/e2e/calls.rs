@@ -314,7 +314,7 @@ fn second_ctrl_c_detaches_with_hint() {
     let mut rest = String::new();
     aside.read_to_string(&mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(7), "{rest}");
-    assert!(rest.contains("is being stopped; `switchboard logs -f "), "{rest}");
+    assert!(rest.contains("is being stopped; follow it with `switchboard logs -f "), "{rest}");
 }
 
 #[test]

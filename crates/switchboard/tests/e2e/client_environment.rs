@@ -391,7 +391,7 @@ fn unwritable_directory_stays_trusted() {
     let output = run(&["call", "rehearsal", "--observe", "hello"], &bin);
     assert!(output.status.success(), "{output:?}");
     let found = run(&["call", "claude", "hello"], &work);
-    assert!(stderr(&found).contains("the installed claude 2.1.325 cannot do"), "{found:?}");
+    assert!(stderr(&found).contains("the installed claude 2.1.325 does not support"), "{found:?}");
 }
 
 /// No sandboxed agent can write to the home directory, which contains most programs of a user.
@@ -408,8 +408,8 @@ fn program_is_found_from_home_directory() {
     let doctor = run(&["doctor"]);
     assert!(stdout(&doctor).contains(person.join(".local/bin/claude").to_str().unwrap()), "{doctor:?}");
     for direct in [&[][..], &["--direct"]] {
-        // It was asked for its version, and cannot do what a call needs.
+        // It was asked for its version, and lacks a required option.
         let refused = run(&[&["call", "claude", "hello"], direct].concat());
-        assert!(stderr(&refused).contains("the installed claude 2.1.325 cannot do"), "{refused:?}");
+        assert!(stderr(&refused).contains("the installed claude 2.1.325 does not support"), "{refused:?}");
     }
 }

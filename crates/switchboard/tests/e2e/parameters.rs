@@ -42,7 +42,7 @@ fn unsupported_parameter_of_old_agent_is_named() {
         arguments[field] = value;
         let told = told(&mut host, "call_cc", &arguments);
         assert!(
-            told.starts_with(&format!("error in `{field}`: the installed claude 2.1.100 cannot do `")),
+            told.starts_with(&format!("error in `{field}`: the installed claude 2.1.100 does not support `")),
             "{told}"
         );
     };
@@ -50,7 +50,7 @@ fn unsupported_parameter_of_old_agent_is_named() {
     call("mode", json!("observe"));
     let doctor = stdout(&harness.run(&["doctor"]));
     assert!(
-        doctor.contains("its `--help` does not name") && doctor.contains("`--tools` (mode `observe`"),
+        doctor.contains("its `--help` does not list") && doctor.contains("`--tools` (mode `observe`"),
         "{doctor}"
     );
 }
@@ -80,7 +80,7 @@ fn invalid_parameter_is_named() {
     let home = call(json!({ "cwd": "~/" }));
     assert!(home.starts_with("error in `cwd`: ") && home.contains("contains the home directory"), "{home}");
     let hidden = call(json!({ "cwd": person.join(".ssh") }));
-    assert!(hidden.starts_with("error in `cwd`: ") && hidden.contains("is kept from agents"), "{hidden}");
+    assert!(hidden.starts_with("error in `cwd`: ") && hidden.contains("is hidden from agents"), "{hidden}");
     let added = call(json!({ "add_dirs": [person] }));
     assert!(
         added.starts_with("error in `add_dirs`: ") && added.contains("contains the home directory"),

@@ -70,7 +70,7 @@ fn sigterm_stops_daemon_and_sighup_does_not() {
     daemon.signal(Signal::TERM);
     daemon.wait();
     assert!(!daemon.socket.as_ref().unwrap().exists());
-    assert!(harness.log().trim_end().ends_with("ended"), "{}", harness.log());
+    assert!(harness.log().trim_end().ends_with("stopped"), "{}", harness.log());
 }
 
 #[test]
