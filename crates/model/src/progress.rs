@@ -12,6 +12,8 @@
 //! queued, paused ─► cancelled
 //! ```
 
+mod record;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -191,9 +193,9 @@ pub enum TransitionError {
 
 /// The state of a job with its attempt counters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "record::ProgressRecord", into = "record::ProgressRecord")]
 pub struct Progress {
     /// The state.
-    #[serde(flatten)]
     pub state: JobState,
     /// The last attempt.
     pub attempt: Attempt,

@@ -164,3 +164,24 @@ fn paused_job_is_not_woken_early() {
     assert!(paused.apply(&Transition::Wake, early).is_err());
     assert_eq!(paused.apply(&Transition::Wake, NOW).unwrap().state, JobState::Queued);
 }
+
+#[test]
+fn every_state_survives_serialization() {
+    let held = claim(1, "a");
+    let steps = [
+        Transition::Cancel,
+        claimed_by("a"),
+        Transition::Pause { claim: held.clone(), until: NOW },
+        Transition::Interrupt { claim: held.clone() },
+        finish(held, TerminalState::Completed),
+    ];
+    let running = apply_all(&[claimed_by("a")]).unwrap();
+    let mut states = vec![Progress::queued(2), running.clone()];
+    states.extend(steps.iter().filter_map(|step| running.apply(step, NOW).ok()));
+    assert_eq!(states.len(), 6);
+    for progress in states {
+        let text = serde_json::to_string(&progress).unwrap();
+        assert_eq!(text.matches("\"attempt\"").count(), 1, "{text}");
+        assert_eq!(serde_json::from_str::<Progress>(&text).unwrap(), progress, "{text}");
+    }
+}
