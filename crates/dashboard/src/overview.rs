@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::{Extension, Query, State};
 use axum::response::Response;
 use maud::{Markup, html};
-use model::{StateName, Timestamp};
+use model::{DailyStats, JobStats, StateName, Timestamp};
 use render::duration::format_millis;
 use render::text::{abbreviate, format_dollars, sanitize};
 use serde::Deserialize;
@@ -16,7 +16,7 @@ use crate::login::WebVisitor;
 use crate::page::{self, ActivePage};
 use crate::plot::{self, Chart};
 use crate::rejection::PageRejection;
-use crate::stats::{JobStatistics, StatisticsRow, collect_statistics};
+use crate::stats::collect_statistics;
 
 /// Selectable numbers of days.
 const RANGES: [u16; 3] = [7, 30, 90];
@@ -80,7 +80,7 @@ fn dates(now: Timestamp, days: u16) -> Vec<String> {
     (0..days).rev().map(day).collect()
 }
 
-fn tiles(stats: &JobStatistics) -> Markup {
+fn tiles(stats: &JobStats) -> Markup {
     let ended: u64 = stats.rows.iter().map(|row| row.calls).sum();
     let completed: u64 = stats.rows.iter().map(|row| row.completed).sum();
     let tokens =
@@ -114,7 +114,7 @@ fn share(part: u64, all: u64) -> Option<u64> {
     (part * 100).checked_div(all)
 }
 
-fn by_day(rows: &[StatisticsRow], dates: &[String]) -> Chart {
+fn by_day(rows: &[DailyStats], dates: &[String]) -> Chart {
     let mut agents: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for row in rows {
         let counts = agents.entry(row.agent.to_string()).or_insert_with(|| vec![0; dates.len()]);
@@ -148,7 +148,7 @@ fn or_none(text: &str) -> &str {
     if text.is_empty() { "none" } else { text }
 }
 
-fn success(rows: &[StatisticsRow], dates: &[String]) -> Chart {
+fn success(rows: &[DailyStats], dates: &[String]) -> Chart {
     let on = |date: &String| {
         let of_day = rows.iter().filter(|row| row.day == *date);
         of_day.fold((0, 0), |(completed, calls), row| (completed + row.completed, calls + row.calls))
@@ -176,7 +176,7 @@ fn success(rows: &[StatisticsRow], dates: &[String]) -> Chart {
     }
 }
 
-fn durations(stats: &JobStatistics) -> Chart {
+fn durations(stats: &JobStats) -> Chart {
     let short = |millis: u64| match millis {
         ..60_000 => format!("{}s", millis / 1_000),
         60_000..3_600_000 => format!("{}m", millis / 60_000),
@@ -210,7 +210,7 @@ fn durations(stats: &JobStatistics) -> Chart {
     }
 }
 
-fn cost(rows: &[StatisticsRow]) -> Chart {
+fn cost(rows: &[DailyStats]) -> Chart {
     let mut models: BTreeMap<String, (f64, u64)> = BTreeMap::new();
     for row in rows {
         let name = row
@@ -249,8 +249,8 @@ mod tests {
     use super::*;
     use model::AgentKind;
 
-    fn row(day: &str, model: Option<&str>, calls: u64, completed: u64, cost_usd: f64) -> StatisticsRow {
-        StatisticsRow {
+    fn row(day: &str, model: Option<&str>, calls: u64, completed: u64, cost_usd: f64) -> DailyStats {
+        DailyStats {
             day: day.to_owned(),
             agent: AgentKind::Claude,
             model: model.map(str::to_owned),
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn models_beyond_the_limit_are_summed_up_in_the_chart() {
-        let rows: Vec<StatisticsRow> =
+        let rows: Vec<DailyStats> =
             (0..10).map(|number| row("d", Some(&format!("m{number}")), 1, 1, 1.0)).collect();
         let figure = cost(&rows);
         assert_eq!(figure.rows.len(), 10);

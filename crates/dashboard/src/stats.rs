@@ -5,56 +5,7 @@
 use std::collections::BTreeMap;
 
 use calls::{CallError, JobFilter, JobService, JobSummary, PageRequest, StatsRange};
-use model::{AgentKind, StateName, TerminalState, Timestamp};
-
-/// The statistics of the jobs in a range.
-#[derive(Debug, Clone, PartialEq)]
-pub struct JobStatistics {
-    /// Number of jobs per state.
-    pub states: Vec<(StateName, u64)>,
-    /// Finished jobs by agent, model and day, newest day first.
-    pub rows: Vec<StatisticsRow>,
-    /// Number of the newest jobs from which the quantiles are computed.
-    pub quantiles_from: u64,
-    /// Histogram of their durations.
-    pub durations: Vec<HistogramBucket>,
-}
-
-/// A bucket of the duration histogram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HistogramBucket {
-    /// Upper bound in milliseconds; none for the last bucket.
-    pub up_to_ms: Option<u64>,
-    /// Number of jobs above the previous bound.
-    pub calls: u64,
-}
-
-/// The finished jobs of one agent, model and day.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StatisticsRow {
-    /// Day of submission (UTC), such as 2026-01-31.
-    pub day: String,
-    /// The agent.
-    pub agent: AgentKind,
-    /// The model.
-    pub model: Option<String>,
-    /// Number of finished jobs.
-    pub calls: u64,
-    /// Number of completed jobs.
-    pub completed: u64,
-    /// Median duration.
-    pub p50_ms: Option<u64>,
-    /// 95th percentile of the durations.
-    pub p95_ms: Option<u64>,
-    /// Total duration.
-    pub duration_ms: u64,
-    /// Input tokens.
-    pub input_tokens: u64,
-    /// Output tokens.
-    pub output_tokens: u64,
-    /// Total cost, as reported by the agents.
-    pub cost_usd: f64,
-}
+use model::{AgentKind, DailyStats, DurationBucket, JobStats, StateName, TerminalState, Timestamp};
 
 /// Maximum number of jobs for the quantiles. More would take long and hardly change the result.
 const MAX_JOBS: u64 = 10_000;
@@ -67,14 +18,14 @@ type RowKey = (AgentKind, Option<String>, u64);
 pub async fn collect_statistics(
     service: &JobService,
     since: Option<Timestamp>,
-) -> Result<JobStatistics, CallError> {
+) -> Result<JobStats, CallError> {
     let stats = service.stats(StatsRange { since, until: None }).await?;
     let (durations, quantiles_from) = durations(service, since).await?;
-    let mut rows: BTreeMap<RowKey, StatisticsRow> = BTreeMap::new();
+    let mut rows: BTreeMap<RowKey, DailyStats> = BTreeMap::new();
     for row in stats.ended {
         let key = (row.agent, row.model.clone(), row.day.as_millis());
         let row_durations = durations.get(&key);
-        let line = rows.entry(key).or_insert_with(|| StatisticsRow {
+        let line = rows.entry(key).or_insert_with(|| DailyStats {
             day: format_day(row.day),
             agent: row.agent,
             model: row.model,
@@ -96,20 +47,20 @@ pub async fn collect_statistics(
         line.output_tokens += row.usage.output;
         line.cost_usd += row.cost_usd;
     }
-    let mut rows: Vec<StatisticsRow> = rows.into_values().collect();
+    let mut rows: Vec<DailyStats> = rows.into_values().collect();
     rows.sort_by(|one, other| other.day.cmp(&one.day));
     let durations = histogram(durations.values().flatten().copied());
-    Ok(JobStatistics { states: stats.states, rows, quantiles_from, durations })
+    Ok(JobStats { states: stats.states, rows, quantiles_from, durations })
 }
 
 /// Bounds of the histogram. Each is about three times the previous one.
 const BOUNDS_MS: [u64; 9] = [1_000, 3_000, 10_000, 30_000, 60_000, 180_000, 600_000, 1_800_000, 3_600_000];
 
 /// Counts durations per bucket.
-fn histogram(durations: impl Iterator<Item = u64>) -> Vec<HistogramBucket> {
+fn histogram(durations: impl Iterator<Item = u64>) -> Vec<DurationBucket> {
     let bounds = BOUNDS_MS.iter().copied().map(Some).chain([None]);
-    let mut buckets: Vec<HistogramBucket> =
-        bounds.map(|up_to_ms| HistogramBucket { up_to_ms, calls: 0 }).collect();
+    let mut buckets: Vec<DurationBucket> =
+        bounds.map(|up_to_ms| DurationBucket { up_to_ms, calls: 0 }).collect();
     for millis in durations {
         buckets[BOUNDS_MS.partition_point(|bound| *bound < millis)].calls += 1;
     }

@@ -23,6 +23,7 @@ mod progress;
 mod report;
 mod run_id;
 mod session;
+mod stats;
 mod status;
 mod timestamp;
 
@@ -57,5 +58,6 @@ pub use progress::{Attempt, Claim, Lease, Owner, Progress, Transition, Transitio
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};
 pub use run_id::{BadRunId, RunId};
 pub use session::{BadSessionId, ExpectedSession, SessionChoice, SessionId};
+pub use stats::{DailyStats, DurationBucket, JobStats};
 pub use status::{LimitClock, ProcessIdentity, RunState, RunStatus, STATUS_VERSION};
 pub use timestamp::Timestamp;

@@ -19,7 +19,6 @@ mod drift;
 mod echo;
 mod failure;
 mod follow;
-mod job_stats;
 mod jobs;
 mod machine;
 mod open;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use protocol::{DaemonRequest, DailyStats, JobStats, RequestError};
+use model::{DailyStats, JobStats};
+use protocol::{DaemonRequest, RequestError};
 use render::duration::format_millis;
 use render::text::{format_dollars, strip_control};
 use serde_json::Value;

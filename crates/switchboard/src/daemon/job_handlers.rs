@@ -10,6 +10,7 @@ use calls::{
     CallError, CallRequest, Followed, JobFilter, JobService, JobSummary, PageRequest, PrefixMatch, Stream,
     Until,
 };
+use dashboard::stats;
 use model::{Job, JobId, JobIdPrefix, Timestamp};
 use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
@@ -21,7 +22,6 @@ use protocol::{
 
 use super::connection::ClientConnection;
 use crate::client::JobReply;
-use crate::job_stats;
 
 /// The tool name of jobs that commands submit.
 const TOOL: &str = "cli";
@@ -152,7 +152,7 @@ async fn handle_unary(
         }
         DaemonRequest::Jobs(query) => list_jobs(service, query).await?,
         DaemonRequest::Stats { since_ms } => {
-            JobReply::Stats(job_stats::collect(service, since_ms.map(Timestamp::from_millis)).await?)
+            JobReply::Stats(stats::collect_statistics(service, since_ms.map(Timestamp::from_millis)).await?)
         }
         // Handled elsewhere.
         request => {
@@ -229,7 +229,7 @@ fn list_entry(service: &JobService, job: JobSummary) -> JobListEntry {
     JobListEntry {
         job_id: job.id.to_string(),
         status: job.state,
-        duration_ms: job_stats::duration_ms(service, &job),
+        duration_ms: stats::duration_ms(service, &job),
         agent: job.agent,
         model: job.model,
         tool: job.tool,
