@@ -127,7 +127,8 @@ impl WorkspaceRoot {
     pub fn open(path: &Path) -> Result<Self, FileRejection> {
         let said = name::show(path.as_os_str().as_bytes());
         let absolute = std::path::absolute(path).map_err(|refused| {
-            FileRejection::invalid(format!("workspace `{said}` is no path"), "name a folder").because(refused)
+            FileRejection::invalid(format!("workspace `{said}` is not a valid path"), "pass a directory")
+                .because(refused)
         })?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())
@@ -136,7 +137,7 @@ impl WorkspaceRoot {
             // A container's seccomp filter returns the same error for an unknown system call.
             Errno::NOSYS | Errno::PERM => FileRejection::new(
                 RejectionCode::ReadFailed,
-                "this system has no `openat2`, so nothing here can be confined",
+                "this system has no `openat2`, so access cannot be confined",
                 "use Linux 5.6 or newer, and a container that allows `openat2`",
             ),
             other => explain(&said, other, RejectionCode::ReadFailed),
@@ -429,8 +430,8 @@ pub(crate) fn explain(said: &str, refused: Errno, otherwise: RejectionCode) -> F
         // A socket, or a device without a driver.
         Errno::NXIO | Errno::NODEV => FileRejection::irregular(said, "no ordinary file").because(refused),
         Errno::NAMETOOLONG => FileRejection::invalid(
-            format!("`{said}` has a part that is longer than a name may be"),
-            "a name has 255 bytes at most",
+            format!("`{said}` has a component that is too long"),
+            "a file name can have at most 255 bytes",
         ),
         _ if otherwise == RejectionCode::WriteFailed => FileRejection::unwritable(said, refused),
         _ => FileRejection::unreadable(said, refused),

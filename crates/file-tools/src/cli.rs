@@ -56,12 +56,12 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<FileTool
         Some("--schema") => return Ok(FileToolsInvocation::Schema),
         Some("--version" | "-V") => return Ok(FileToolsInvocation::Version),
         Some("mcp") => return serve(args),
-        Some(flag) if flag.starts_with('-') => return Err(usage(format!("`{flag}` is no workspace"))),
+        Some(flag) if flag.starts_with('-') => return Err(usage(format!("`{flag}` is not a workspace"))),
         _ => {}
     }
     let workspace = PathBuf::from(first);
     let Some(second) = args.next() else { return Err(usage("a workspace and no verb".to_owned())) };
-    let Some(second) = second.to_str() else { return Err(usage("the verb is no text".to_owned())) };
+    let Some(second) = second.to_str() else { return Err(usage("the verb is not valid UTF-8".to_owned())) };
     match second {
         "--help" | "-h" => return Ok(FileToolsInvocation::Help),
         "--schema" => return Ok(FileToolsInvocation::Schema),
@@ -71,7 +71,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<FileTool
         }
         _ => {}
     }
-    let Some(verb) = Verb::parse(second) else { return Err(usage(format!("`{second}` is no verb"))) };
+    let Some(verb) = Verb::parse(second) else { return Err(usage(format!("`{second}` is not a verb"))) };
     Ok(match words(verb, args)? {
         None => FileToolsInvocation::Help,
         Some(parameters) => {
@@ -95,11 +95,14 @@ fn serve(args: impl Iterator<Item = OsString>) -> Result<FileToolsInvocation, Fi
         match arg.to_str() {
             Some("--help" | "-h") => return Ok(FileToolsInvocation::Help),
             Some("--verbs") => {
-                let names = args.next().ok_or_else(|| usage("`--verbs` without verbs".to_owned()))?;
+                let names =
+                    args.next().ok_or_else(|| usage("`--verbs` needs at least one verb".to_owned()))?;
                 verbs = some_verbs(&names.to_string_lossy())?;
             }
             Some(flag) if flag.starts_with("--verbs=") => verbs = some_verbs(&flag["--verbs=".len()..])?,
-            Some(flag) if flag.starts_with('-') => return Err(usage(format!("`mcp` has no flag `{flag}`"))),
+            Some(flag) if flag.starts_with('-') => {
+                return Err(usage(format!("`mcp` has no option `{flag}`")));
+            }
             _ if workspace.is_none() => workspace = Some(PathBuf::from(arg)),
             _ => return Err(usage("`mcp` serves one workspace".to_owned())),
         }
@@ -110,11 +113,11 @@ fn serve(args: impl Iterator<Item = OsString>) -> Result<FileToolsInvocation, Fi
 fn some_verbs(names: &str) -> Result<Vec<Verb>, FileRejection> {
     let mut verbs = Vec::new();
     for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        verbs.push(Verb::parse(name).ok_or_else(|| usage(format!("`{name}` is no verb")))?);
+        verbs.push(Verb::parse(name).ok_or_else(|| usage(format!("`{name}` is not a verb")))?);
     }
     verbs.sort_unstable();
     verbs.dedup();
-    if verbs.is_empty() { Err(usage("`--verbs` without verbs".to_owned())) } else { Ok(verbs) }
+    if verbs.is_empty() { Err(usage("`--verbs` needs at least one verb".to_owned())) } else { Ok(verbs) }
 }
 
 /// Parses the parameters of a verb. Returns `None` for `--help`.
@@ -210,9 +213,9 @@ impl Words {
 
     fn number(&self, name: &str, value: &OsString) -> Result<Value, FileRejection> {
         let number = value.to_str().and_then(|text| text.parse::<u64>().ok());
-        number
-            .map(Value::from)
-            .ok_or_else(|| self.mistake(&format!("`{}` of `{name}` is no number", value.to_string_lossy())))
+        number.map(Value::from).ok_or_else(|| {
+            self.mistake(&format!("`{}` of `{name}` is not a number", value.to_string_lossy()))
+        })
     }
 
     fn edits_as_json(&self, value: &OsString) -> Result<Value, FileRejection> {
@@ -286,7 +289,7 @@ impl CliRequest {
             Verb::Patch if !parameters.contains_key("edits") => {
                 let edits = serde_json::from_slice(&stdin(LONGEST_REQUEST)?).map_err(|mistake| {
                     FileRejection::invalid(
-                        format!("stdin is no JSON: {mistake}"),
+                        format!("stdin is not valid JSON: {mistake}"),
                         r#"give the edits there: [{"find": "a", "replace": "b"}]"#,
                     )
                 })?;
@@ -301,7 +304,7 @@ impl CliRequest {
 fn from_json(text: &[u8]) -> Result<(Verb, Map<String, Value>), FileRejection> {
     let hint = r#"write it as in {"verb": "read", "path": "notes/a.txt"}; see `--schema`"#;
     let mut parameters: Map<String, Value> = serde_json::from_slice(text).map_err(|mistake| {
-        FileRejection::invalid(format!("the request is no JSON object: {mistake}"), hint)
+        FileRejection::invalid(format!("the request is not a JSON object: {mistake}"), hint)
     })?;
     let verb = parameters.remove("verb");
     let verb = verb.as_ref().and_then(Value::as_str).and_then(Verb::parse);
@@ -339,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn words_become_the_parameters_of_a_request() {
+    fn arguments_become_request_parameters() {
         assert_eq!(
             parameters(&["/ws", "read", "notes/a.txt", "--offset", "10", "--limit=50"]),
             json!({"path": "notes/a.txt", "offset": 10, "limit": 50})
@@ -368,14 +371,14 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_with_dashes_can_still_be_said() {
+    fn value_may_start_with_dashes() {
         assert_eq!(parameters(&["/ws", "search", "--", "--offset"]), json!({"regex": "--offset"}));
         assert_eq!(parameters(&["/ws", "read", "--path=--x"]), json!({"path": "--x"}));
         assert_eq!(parameters(&["/ws", "read", "-x"]), json!({"path": "-x"}));
     }
 
     #[test]
-    fn a_path_of_any_bytes_is_escaped() {
+    fn non_utf8_path_is_escaped() {
         let args = ["/ws".into(), "read".into(), OsString::from_vec(b"caf\xe9".to_vec())];
         let Ok(FileToolsInvocation::Once { asked: CliRequest::Words { parameters, .. }, .. }) = parse(args)
         else {
@@ -385,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_refused_and_the_usage_told() {
+    fn invalid_arguments_are_rejected_with_usage() {
         for line in [
             &["/ws"][..],
             &["/ws", "explode", "a"],
@@ -408,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_offers_the_verbs_it_is_told_to() {
+    fn server_offers_the_selected_verbs() {
         assert_eq!(
             read(&["mcp", "--verbs", "list,read,list", "/ws"]).unwrap(),
             FileToolsInvocation::Serve { workspace: Some("/ws".into()), verbs: vec![Verb::Read, Verb::List] }
@@ -416,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_told_from_a_verb() {
+    fn json_argument_is_recognized() {
         assert!(matches!(
             read(&["/ws", " {\"verb\": 1}"]),
             Ok(FileToolsInvocation::Once { asked: CliRequest::Json(_), .. })

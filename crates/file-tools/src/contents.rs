@@ -60,8 +60,8 @@ fn check(workspace: &Workspace, stat: &Stat, said: &str) -> Result<(), FileRejec
     if stat.st_nlink > 1 && !workspace.setting.read_hardlinks {
         return Err(FileRejection::new(
             RejectionCode::NotARegularFile,
-            format!("`{said}` has {} names, and another may be outside the workspace", stat.st_nlink),
-            "`write` gives it a content of its own; the operator can allow reading with FILE_TOOLS_HARDLINKS=read",
+            format!("`{said}` has {} hard links, and one may be outside the workspace", stat.st_nlink),
+            "use `write` to replace it by a file of its own; the operator can allow reading with FILE_TOOLS_HARDLINKS=read",
         ));
     }
     Ok(())

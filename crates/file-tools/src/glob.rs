@@ -22,8 +22,8 @@ impl FileGlob {
         let glob = built.map_err(|mistake| {
             FileRejection::new(
                 RejectionCode::InvalidPattern,
-                format!("`{glob}` is no glob: {}", mistake.kind()),
-                "write it as in `*.rs`, `src/**/*.{ts,tsx}` or `[a-c]?.txt`",
+                format!("`{glob}` is not a valid glob: {}", mistake.kind()),
+                "examples: `*.rs`, `src/**/*.{ts,tsx}`, `[a-c]?.txt`",
             )
         })?;
         let prefix = if folder.is_empty() { 0 } else { folder.len() + 1 };
@@ -50,13 +50,13 @@ mod tests {
     }
 
     #[test]
-    fn a_glob_without_a_slash_is_about_names() {
+    fn glob_without_slash_matches_names() {
         assert!(means("*.rs", "a/b/c.rs"));
         assert!(!means("*.rs", "a.rs/b"));
     }
 
     #[test]
-    fn a_glob_with_a_slash_is_about_paths() {
+    fn glob_with_slash_matches_paths() {
         assert!(means("a/*.rs", "a/c.rs"));
         assert!(!means("a/*.rs", "a/b/c.rs"));
         assert!(means("a/**/*.{rs,toml}", "a/b/c.toml"));
@@ -64,13 +64,13 @@ mod tests {
     }
 
     #[test]
-    fn a_glob_counts_from_its_folder() {
+    fn glob_is_relative_to_its_directory() {
         let glob = FileGlob::parse("b/*", b"a").unwrap();
         assert!(glob.means(b"c", || b"a/b/c".to_vec()));
     }
 
     #[test]
-    fn what_is_no_glob_is_refused() {
+    fn invalid_glob_is_rejected() {
         assert_eq!(FileGlob::parse("a[", b"").unwrap_err().code(), RejectionCode::InvalidPattern);
     }
 }

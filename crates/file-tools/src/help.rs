@@ -5,21 +5,21 @@ use std::fmt::Write as _;
 use crate::verb::{ParameterType, Verb, VerbParameter};
 
 const HEAD: &str = "\
-Confined file verbs: everything stays below one folder, the workspace.
+Confined file operations below one directory, the workspace.
 
-  file-tools <workspace> <verb> ...       one verb, in words
-  file-tools <workspace> '<json>'         the same as JSON: {\"verb\": \"read\", \"path\": \"a.txt\"}; `-` reads it from stdin
-  file-tools mcp [<workspace>]            an MCP server on stdin and stdout; --verbs read,list,... offers only those
+  file-tools <workspace> <verb> ...       run one verb
+  file-tools <workspace> '<json>'         run one verb given as JSON: {\"verb\": \"read\", \"path\": \"a.txt\"}; `-` reads it from stdin
+  file-tools mcp [<workspace>]            serve MCP on stdin and stdout; --verbs read,list,... limits the verbs
   file-tools --help | --schema | --version
 
-The answer is one JSON object on stdout, exit code 0; a refusal is {\"error\": {\"code\", \"message\", \"hint\"}} on stderr, exit code 1.
+The result is one JSON object on stdout, exit code 0; an error is {\"error\": {\"code\", \"message\", \"hint\"}} on stderr, exit code 1.
 When FILE_TOOLS_ROOT is set, it is the only workspace.
 
 ";
 
 const FOOT: &str = "
-Never written, made, moved or deleted: .git, .claude, .codex, .gemini, .mcp.json, .envrc, .vscode, HEAD, in any spelling.
-A name that is not UTF-8 is shown, and can be given, as $'caf\\xe9.txt'.
+Never written, created, moved or deleted: .git, .claude, .codex, .gemini, .mcp.json, .envrc, .vscode, HEAD, in any spelling.
+A name that is not UTF-8 is shown, and accepted, as $'caf\\xe9.txt'.
 ";
 
 /// Renders the whole text.

@@ -129,8 +129,8 @@ fn setting() -> Result<OperatorSetting, FileRejection> {
         None => Ok(OperatorSetting::default()),
         Some(Some("read")) => Ok(OperatorSetting { read_hardlinks: true }),
         Some(_) => Err(FileRejection::invalid(
-            format!("{HARDLINKS} is set to something unknown"),
-            "set it to `read`, or not at all",
+            format!("{HARDLINKS} has an unknown value"),
+            "set it to `read`, or unset it",
         )),
     }
 }
@@ -141,8 +141,8 @@ fn settle_workspace(asked: Option<&Path>, set: Option<&OsStr>) -> Result<PathBuf
     let Some(set) = set else {
         return asked.map(Path::to_owned).ok_or_else(|| {
             FileRejection::invalid(
-                "there is no workspace",
-                format!("name it: `file-tools mcp <workspace>`, or set {ROOT}"),
+                "no workspace is given",
+                format!("pass it: `file-tools mcp <workspace>`, or set {ROOT}"),
             )
         });
     };
@@ -150,7 +150,7 @@ fn settle_workspace(asked: Option<&Path>, set: Option<&OsStr>) -> Result<PathBuf
     if !set.is_absolute() {
         return Err(FileRejection::invalid(
             format!("{ROOT} is not an absolute path"),
-            "the operator has to set it to one",
+            "the operator must set it to an absolute path",
         ));
     }
     let same = |asked: &Path| {
@@ -176,8 +176,8 @@ fn print(write: impl FnOnce(&mut Out) -> io::Result<()>) -> Result<(), FileRejec
     write(&mut out).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).map_err(|refused| {
         FileRejection::new(
             RejectionCode::WriteFailed,
-            "the answer could not be printed",
-            "what was asked is done",
+            "the result could not be printed",
+            "the operation was carried out",
         )
         .because(refused)
     })
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_workspace_is_the_only_one() {
+    fn unconfigured_workspace_is_rejected() {
         assert_eq!(settled(Some("/ws"), Some("/ws")), Ok("/ws".into()));
         assert_eq!(settled(Some("/ws/./"), Some("/ws")), Ok("/ws".into()));
         assert_eq!(settled(None, Some("/ws")), Ok("/ws".into()));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_names_no_folder_opens_nothing() {
+    fn unusable_root_variable_is_rejected() {
         for set in ["", "ws", "."] {
             assert_eq!(settled(Some("/ws"), Some(set)), Err(RejectionCode::InvalidInput), "{set:?}");
             assert_eq!(settled(None, Some(set)), Err(RejectionCode::InvalidInput), "{set:?}");

@@ -47,8 +47,8 @@ pub(crate) fn serve(workspace: Workspace, verbs: Vec<Verb>) -> Result<(), FileRe
 fn failed(refused: &io::Error) -> FileRejection {
     FileRejection::new(
         RejectionCode::InvalidInput,
-        format!("the conversation ended early: {refused}"),
-        "start `file-tools mcp` from an MCP client; for a shell there is `file-tools <workspace> <verb>`",
+        format!("the MCP session ended early: {refused}"),
+        "start `file-tools mcp` from an MCP client; in a shell, use `file-tools <workspace> <verb>`",
     )
 }
 
@@ -118,7 +118,7 @@ impl rmcp::ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(verb) = self.offered(&request.name) else {
-            return Err(ErrorData::invalid_params(format!("there is no tool `{}`", request.name), None));
+            return Err(ErrorData::invalid_params(format!("unknown tool `{}`", request.name), None));
         };
         let workspace = Arc::clone(&self.workspace);
         let done = tokio::task::spawn_blocking(move || call(&workspace, verb, request)).await;

@@ -121,7 +121,7 @@ fn decode(said: &str) -> Result<Vec<u8>, FileRejection> {
     let Some(inner) = said.strip_prefix(OPENING) else { return Ok(said.as_bytes().to_vec()) };
     let mistake = || {
         FileRejection::invalid(
-            format!("`{said}` begins like an escaped path and is none"),
+            format!("`{said}` starts like an escaped path but is not one"),
             r"between `$'` and `'` write `\\`, `\'` and `\xHH`, as in `$'caf\xe9.txt'`",
         )
     };
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_falls_into_its_parts() {
+    fn path_is_split_into_components() {
         assert_eq!(parts("a/./b//c"), ["a", "b", "c"]);
         assert_eq!(parts(""), Vec::<String>::new());
         assert_eq!(parts("a/../b"), ["a", "..", "b"]);
     }
 
     #[test]
-    fn an_absolute_path_counts_from_the_workspace_or_not_at_all() {
+    fn absolute_path_must_be_within_the_workspace() {
         assert_eq!(parts("/ws/a"), ["a"]);
         assert_eq!(parts("/ws"), Vec::<String>::new());
         for outside in ["/etc/passwd", "/ws-other/a", "/w", "//ws/a", "/"] {
@@ -180,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn nul_length_and_depth_are_refused() {
+    fn nul_length_and_depth_are_rejected() {
         for said in ["a\0b", r"$'a\x00b'", &"x/".repeat(3000), &"x".repeat(20_000)] {
             assert_eq!(WorkPath::parse(said, b"/ws").unwrap_err().code(), RejectionCode::InvalidInput);
         }
     }
 
     #[test]
-    fn a_name_that_is_not_text_is_escaped_as_a_shell_does() {
+    fn non_utf8_name_is_shell_escaped() {
         assert_eq!(show(b"caf\xe9.txt"), r"$'caf\xe9.txt'");
         assert_eq!(show("café.txt".as_bytes()), "café.txt");
         assert_eq!(show(br"back\slash"), r"back\slash");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_escape_is_refused() {
+    fn malformed_escape_is_rejected() {
         for said in ["$'a", r"$'a\'", r"$'a\q'", r"$'\xg1'", r"$'\x+1'", "$'a'b'"] {
             assert!(WorkPath::parse(said, b"/ws").is_err(), "{said}");
         }
@@ -203,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_can_be_given_back(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn displayed_path_parses_back(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             prop_assert_eq!(decode(&show(&bytes)).unwrap(), bytes);
         }
     }

@@ -58,8 +58,8 @@ struct Found<'a> {
 pub fn apply(bytes: &[u8], edits: &[Edit]) -> Result<(Vec<u8>, Vec<u64>), FileRejection> {
     if edits.is_empty() {
         return Err(FileRejection::invalid(
-            "a patch without a piece changes nothing",
-            "give at least one `find` and `replace`",
+            "a patch without edits changes nothing",
+            "pass at least one `find` with its `replace`",
         ));
     }
     let crlf = LineEndings::of(bytes) == LineEndings::Crlf;
@@ -71,8 +71,8 @@ pub fn apply(bytes: &[u8], edits: &[Edit]) -> Result<(Vec<u8>, Vec<u64>), FileRe
     found.sort_by_key(|found| found.at);
     if let Some(pair) = found.windows(2).find(|pair| pair[0].at + pair[0].find.len() > pair[1].at) {
         return Err(FileRejection::invalid(
-            format!("two pieces overlap on line {}", line_of(bytes, pair[1].at)),
-            "make one piece of them",
+            format!("two edits overlap on line {}", line_of(bytes, pair[1].at)),
+            "combine them into one edit",
         ));
     }
     Ok((replace(bytes, &found), lines))
@@ -94,8 +94,8 @@ fn replace(bytes: &[u8], found: &[Found<'_>]) -> Vec<u8> {
 fn locate<'a>(bytes: &[u8], edit: &'a Edit, number: usize, crlf: bool) -> Result<Found<'a>, FileRejection> {
     if edit.find.is_empty() {
         return Err(FileRejection::invalid(
-            format!("piece {number} has nothing to find"),
-            "to add text, find a line beside it and replace it with both; `write` fills an empty file",
+            format!("edit {number} has an empty `find`"),
+            "to add text, replace an adjacent line by itself and the new text; to fill an empty file, use `write`",
         ));
     }
     let (find, replace) = (with_endings(&edit.find, crlf), with_endings(&edit.replace, crlf));
@@ -145,18 +145,22 @@ fn line_of(bytes: &[u8], at: usize) -> u64 {
 
 fn not_found(bytes: &[u8], edit: &Edit, find: &[u8], number: usize) -> FileRejection {
     let hint = match (edit.start_line, named(bytes, find)) {
-        (Some(_), lines) if !lines.is_empty() => format!("it begins on line {lines}"),
-        _ => "read the file again; blanks, tabs and every letter must be the same, without the line numbers"
+        (Some(_), lines) if !lines.is_empty() => format!("it occurs on line {lines}"),
+        _ => "read the file again; spaces, tabs and letters must match exactly, without the line numbers"
             .to_owned(),
     };
     let on = edit.start_line.map(|line| format!(" on line {line}")).unwrap_or_default();
-    FileRejection::new(RejectionCode::FindNotFound, format!("piece {number} is not in the file{on}"), hint)
+    FileRejection::new(
+        RejectionCode::FindNotFound,
+        format!("edit {number} does not occur in the file{on}"),
+        hint,
+    )
 }
 
 fn not_unique(bytes: &[u8], edit: &Edit, find: &[u8], number: usize) -> FileRejection {
     let hint = match edit.start_line {
         None => format!(
-            "it begins on line {}; say which with `start_line`, or find more of it",
+            "it occurs on line {}; choose one with `start_line`, or pass a longer `find`",
             named(bytes, find)
         ),
         Some(_) => "find more of the line".to_owned(),
@@ -164,7 +168,7 @@ fn not_unique(bytes: &[u8], edit: &Edit, find: &[u8], number: usize) -> FileReje
     let on = edit.start_line.map(|line| format!(" on line {line}")).unwrap_or_default();
     FileRejection::new(
         RejectionCode::FindNotUnique,
-        format!("piece {number} is in the file more than once{on}"),
+        format!("edit {number} occurs more than once in the file{on}"),
         hint,
     )
 }
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_must_be_there_once() {
+    fn find_text_must_be_unique() {
         assert_eq!(patched("one two", &[edit("two", "2", None)]).as_deref(), Ok("one 2"));
         assert_eq!(patched("one two", &[edit("three", "3", None)]), Err(RejectionCode::FindNotFound));
         assert_eq!(patched("a a", &[edit("a", "b", None)]), Err(RejectionCode::FindNotUnique));
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_equal_pieces_apart() {
+    fn start_line_selects_among_equal_matches() {
         let text = "x\nx\nx x\n";
         assert_eq!(patched(text, &[edit("x", "y", Some(2))]).as_deref(), Ok("x\ny\nx x\n"));
         assert_eq!(patched(text, &[edit("x", "y", Some(3))]), Err(RejectionCode::FindNotUnique));
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_found_in_the_file_as_it_is() {
+    fn edits_match_the_original_file() {
         let edits = [edit("b", "a", None), edit("a", "b", None)];
         assert_eq!(patched("a b", &edits).as_deref(), Ok("b a"));
         assert_eq!(
@@ -227,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_endings_stay() {
+    fn crlf_is_preserved() {
         let text = "a\r\nb\r\nc\r\n";
         assert_eq!(patched(text, &[edit("a\nb", "1\n2\n3", None)]).as_deref(), Ok("1\r\n2\r\n3\r\nc\r\n"));
         assert_eq!(patched(text, &[edit("b", "2\n3", None)]).as_deref(), Ok("a\r\n2\r\n3\r\nc\r\n"));
@@ -239,17 +243,20 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_stay() {
+    fn non_utf8_bytes_are_preserved() {
         let (after, _) = apply(b"caf\xe9 = 1\n\0", &[edit("1", "2", None)]).unwrap();
         assert_eq!(after, b"caf\xe9 = 2\n\0");
     }
 
     #[test]
-    fn a_refusal_says_where_the_piece_is() {
+    fn rejection_reports_the_match_lines() {
         let refusal = apply(b"x\ny\nx\n", &[edit("x", "z", None)]).unwrap_err();
-        assert_eq!(refusal.hint(), "it begins on line 1, 3; say which with `start_line`, or find more of it");
+        assert_eq!(
+            refusal.hint(),
+            "it occurs on line 1, 3; choose one with `start_line`, or pass a longer `find`"
+        );
         let refusal = apply(b"x\ny\n", &[edit("y", "z", Some(1))]).unwrap_err();
-        assert_eq!(refusal.hint(), "it begins on line 2");
+        assert_eq!(refusal.hint(), "it occurs on line 2");
     }
 
     /// A slow and simple implementation of `apply`, to compare with.
@@ -263,19 +270,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_piece_does_what_the_plain_words_say(text in "[ab\n]{0,12}", find in "[ab\n]{1,3}", replace in "[xy\n]{0,3}") {
+        fn single_edit_equals_plain_replacement(text in "[ab\n]{0,12}", find in "[ab\n]{1,3}", replace in "[xy\n]{0,3}") {
             prop_assert_eq!(patched(&text, &[edit(&find, &replace, None)]).ok(), plainly(&text, &find, &replace));
         }
 
         #[test]
-        fn the_order_of_pieces_means_nothing(text in "[a-h\n]{0,16}", finds in proptest::collection::vec("[a-h\n]{1,2}", 1..4)) {
+        fn edit_order_is_irrelevant(text in "[a-h\n]{0,16}", finds in proptest::collection::vec("[a-h\n]{1,2}", 1..4)) {
             let edits: Vec<_> = finds.iter().enumerate().map(|(at, find)| edit(find, &at.to_string(), None)).collect();
             let backwards: Vec<_> = edits.iter().rev().cloned().collect();
             prop_assert_eq!(patched(&text, &edits).ok(), patched(&text, &backwards).ok());
         }
 
         #[test]
-        fn a_patch_and_its_opposite_leave_the_bytes_as_they_were(
+        fn inverse_patch_restores_the_bytes(
             head in proptest::collection::vec(any::<u8>(), 0..40),
             tail in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
@@ -286,14 +293,14 @@ mod tests {
         }
 
         #[test]
-        fn a_file_of_windows_lines_stays_one(lines in proptest::collection::vec("[a-c]{0,3}", 2..6), replace in "[x\n]{0,4}") {
+        fn crlf_file_stays_crlf(lines in proptest::collection::vec("[a-c]{0,3}", 2..6), replace in "[x\n]{0,4}") {
             let text = lines.join("\r\n") + "\r\nneedle\r\n";
             let after = patched(&text, &[edit("needle", &replace, None)]).unwrap();
             prop_assert_eq!(LineEndings::of(after.as_bytes()), LineEndings::Crlf);
         }
 
         #[test]
-        fn all_or_nothing(text in "[a-d\n]{0,12}", finds in proptest::collection::vec("[a-d\n]{1,2}", 2..4)) {
+        fn failed_edit_leaves_the_file_unchanged(text in "[a-d\n]{0,12}", finds in proptest::collection::vec("[a-d\n]{1,2}", 2..4)) {
             let edits: Vec<_> = finds.iter().map(|find| edit(find, "", None)).collect();
             let each_alone = edits.iter().all(|one| patched(&text, std::slice::from_ref(one)).is_ok());
             if !each_alone {

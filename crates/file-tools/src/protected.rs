@@ -68,7 +68,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_spelling_that_some_file_system_folds_is_protected() {
+    fn case_folded_spellings_are_protected() {
         for name in [
             ".git",
             ".GIT",
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_names_are_not() {
+    fn ordinary_name_is_not_protected() {
         for name in [
             ".gitignore",
             ".gitattributes",
@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_choice_of_case_gets_past(which in 0..NAMES.len(), upper in any::<u64>()) {
+        fn protection_ignores_case(which in 0..NAMES.len(), upper in any::<u64>()) {
             let name: String = NAMES[which].chars().enumerate()
                 .map(|(at, letter)| if upper >> at & 1 == 1 { letter.to_ascii_uppercase() } else { letter })
                 .collect();

@@ -200,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_numbered_from_one() {
+    fn line_numbers_start_at_one() {
         let all = shown(b"a\nb\nc", None, None);
         assert_eq!(all.content.as_deref(), Some("1\ta\n2\tb\n3\tc"));
         assert_eq!((all.total_lines, all.truncated, all.final_newline), (3, false, false));
     }
 
     #[test]
-    fn a_window_says_what_is_left_out() {
+    fn window_reports_omitted_lines() {
         let some = shown(b"a\nb\nc\nd\n", Some(2), Some(2));
         assert_eq!(some.content.as_deref(), Some("2\tb\n3\tc\n"));
         assert_eq!((some.total_lines, some.truncated, some.next_offset), (4, true, Some(4)));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn endings_are_kept_and_named() {
+    fn line_endings_are_kept_and_reported() {
         let windows = shown(b"a\r\nb\r\n", None, None);
         assert_eq!(
             (windows.content.as_deref(), windows.line_endings),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_named_and_not_shown_as_text() {
+    fn binary_content_is_not_returned_as_text() {
         let binary = shown(b"\x7fELF\0\n", None, None);
         assert_eq!((binary.content, binary.encoding, binary.size), (None, Encoding::Binary, 6));
         let latin = shown(b"caf\xe9\n", None, None);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_too_long_for_an_answer_is_cut_between_letters() {
+    fn long_line_is_cut_at_a_char_boundary() {
         let long = "é".repeat(TEXT_UNASKED);
         let cut = shown(long.as_bytes(), None, None);
         assert!(cut.truncated);
@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn windows_put_together_are_the_whole(text in "[a\r\n]{0,60}", step in 1_u64..5) {
+        fn concatenated_windows_equal_the_file(text in "[a\r\n]{0,60}", step in 1_u64..5) {
             let whole = shown(text.as_bytes(), None, None);
             let (mut pieces, mut at) = (String::new(), 1);
             loop {

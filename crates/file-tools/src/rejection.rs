@@ -127,7 +127,7 @@ impl FileRejection {
         Self::new(
             RejectionCode::FileNotFound,
             format!("`{path}` does not exist"),
-            "`list` shows what is there",
+            "`list` shows the existing paths",
         )
     }
 
@@ -135,19 +135,19 @@ impl FileRejection {
         Self::new(
             RejectionCode::PathOutsideWorkspace,
             format!("`{path}` leads out of the workspace"),
-            "give a path below the workspace, relative to it; links that point elsewhere are not followed",
+            "pass a path below the workspace, relative to it; links to other places are not followed",
         )
     }
 
     pub(crate) fn is_directory(path: &str) -> Self {
-        Self::new(RejectionCode::IsDirectory, format!("`{path}` is a folder"), "`list` shows what is in it")
+        Self::new(RejectionCode::IsDirectory, format!("`{path}` is a directory"), "`list` shows its entries")
     }
 
     pub(crate) fn not_a_directory(path: &str) -> Self {
         Self::new(
             RejectionCode::NotADirectory,
-            format!("`{path}` is not a folder, or goes through something that is none"),
-            "`stat` tells what each part of the path is",
+            format!("`{path}` is not a directory, or one of its parents is not"),
+            "`stat` shows the type of each part of the path",
         )
     }
 
@@ -155,23 +155,23 @@ impl FileRejection {
         Self::new(
             RejectionCode::NotARegularFile,
             format!("`{path}` is {what}"),
-            "only ordinary files are read, written and moved",
+            "only regular files can be read, written and moved",
         )
     }
 
     pub(crate) fn protected(path: &str) -> Self {
         Self::new(
             RejectionCode::ProtectedPath,
-            format!("`{path}` is protected: it decides what other programs run"),
-            "ask the person in charge to change it; it can be read",
+            format!("`{path}` is protected: it controls what other programs run"),
+            "ask the user to change it; it can be read",
         )
     }
 
     pub(crate) fn exists(path: &str) -> Self {
         Self::new(
             RejectionCode::AlreadyExists,
-            format!("`{path}` is there already"),
-            "`write` replaces a file and `patch` changes one; or choose another name",
+            format!("`{path}` already exists"),
+            "use `write` to replace it or `patch` to change it, or choose another name",
         )
     }
 
@@ -179,7 +179,7 @@ impl FileRejection {
         Self::new(
             RejectionCode::TooLarge,
             format!("{what} is larger than {limit} bytes"),
-            "`search` finds a place in many files; split what is larger than one file may be",
+            "use `search` to find the relevant lines; split larger content into several files",
         )
     }
 
@@ -187,7 +187,7 @@ impl FileRejection {
         Self::new(
             RejectionCode::ReadFailed,
             format!("cannot read `{path}`"),
-            "`stat` tells its owner and mode",
+            "`stat` shows its owner and mode",
         )
         .because(source)
     }
@@ -196,10 +196,10 @@ impl FileRejection {
         let source = source.into();
         let hint = match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                "there is no room left; nothing was changed"
+                "the disk is full; nothing was changed"
             }
-            io::ErrorKind::PermissionDenied => "the folder does not let this user write; nothing was changed",
-            io::ErrorKind::ReadOnlyFilesystem => "the workspace may only be read",
+            io::ErrorKind::PermissionDenied => "this user cannot write to the directory; nothing was changed",
+            io::ErrorKind::ReadOnlyFilesystem => "the workspace is read-only",
             _ => "nothing was changed",
         };
         Self::new(RejectionCode::WriteFailed, format!("cannot write `{path}`"), hint).because(source)
@@ -207,7 +207,7 @@ impl FileRejection {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct ErrorBody<'a> {
     code: &'static str,
     message: String,
     hint: &'a str,
@@ -220,7 +220,7 @@ impl Serialize for FileRejection {
             None => self.message.clone(),
             Some(source) => format!("{}: {source}", self.message),
         };
-        let error = Told { code: self.code.as_str(), message, hint: &self.hint };
+        let error = ErrorBody { code: self.code.as_str(), message, hint: &self.hint };
         let mut map = serializer.serialize_map(Some(1))?;
         map.serialize_entry("error", &error)?;
         map.end()
@@ -232,17 +232,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_one_object_with_code_message_and_hint() {
+    fn rejection_has_code_message_and_hint() {
         let refusal = FileRejection::unwritable("a.txt", io::Error::from(io::ErrorKind::StorageFull));
         let text = serde_json::to_string(&refusal).unwrap();
         assert_eq!(
             text,
-            r#"{"error":{"code":"write_failed","message":"cannot write `a.txt`: no storage space","hint":"there is no room left; nothing was changed"}}"#
+            r#"{"error":{"code":"write_failed","message":"cannot write `a.txt`: no storage space","hint":"the disk is full; nothing was changed"}}"#
         );
     }
 
     #[test]
-    fn every_code_has_a_word_of_its_own() {
+    fn error_codes_are_unique() {
         let words: std::collections::BTreeSet<_> = RejectionCode::ALL.map(RejectionCode::as_str).into();
         assert_eq!(words.len(), RejectionCode::ALL.len());
     }

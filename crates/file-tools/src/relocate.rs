@@ -95,8 +95,8 @@ fn check_contents(source: &ResolvedPath, path: &WorkPath) -> Result<(), FileReje
     if unreadable > 0 {
         return Err(FileRejection::new(
             RejectionCode::WriteFailed,
-            format!("`{}` has folders in it that cannot be looked into", path.said()),
-            "something protected may be in them; move the files one by one",
+            format!("`{}` contains directories that cannot be read", path.said()),
+            "they may contain protected files; move the files one by one",
         ));
     }
     Ok(())

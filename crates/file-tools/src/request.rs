@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_verbs_and_the_requests_have_the_same_parameters() {
+    fn verb_table_matches_request_parameters() {
         for verb in Verb::ALL {
             let all = full(verb);
             assert_eq!(FileRequest::parse(verb, all.clone()).unwrap().verb(), verb);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn every_choice_is_understood() {
+    fn every_enum_value_is_parsed() {
         for case in ["sensitive", "insensitive", "smart"] {
             let Value::Object(parameters) = json!({"regex": "a", "case": case}) else { panic!() };
             assert!(FileRequest::parse(Verb::Search, parameters).is_ok());

@@ -214,7 +214,7 @@ fn matcher(regex: &str, case: CaseSensitivity) -> Result<RegexMatcher, FileRejec
     builder.build(regex).map_err(|mistake| {
         FileRejection::new(
             RejectionCode::InvalidPattern,
-            format!("`{regex}` cannot be searched for: {}", mistake.to_string().trim()),
+            format!("`{regex}` is not a valid regular expression: {}", mistake.to_string().trim()),
             r"lines are searched one by one, so `\n` matches nothing; write a literal `(`, `[`, `.` or `*` with a backslash",
         )
     })

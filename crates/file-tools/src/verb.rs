@@ -63,20 +63,16 @@ const fn optional(name: &'static str, kind: ParameterType, about: &'static str) 
 const PATH: VerbParameter = positional("path", "relative to the workspace");
 const FOLDER: VerbParameter = VerbParameter {
     required: false,
-    ..positional("path", "relative to the workspace; the workspace itself when left out")
+    ..positional("path", "relative to the workspace; default: the workspace itself")
 };
 const CONTENT: VerbParameter = VerbParameter {
     required: true,
-    ..optional(
-        "content",
-        ParameterType::Text,
-        "the whole text; on the command line it comes from stdin when left out",
-    )
+    ..optional("content", ParameterType::Text, "the whole text; on the command line, stdin by default")
 };
 const GLOB: VerbParameter = optional(
     "glob",
     ParameterType::Text,
-    "only these files: `*.rs` by name at any depth, `src/**/*.rs` by the path below the folder",
+    "only these files: `*.rs` matches names at any depth, `src/**/*.rs` paths below the directory",
 );
 
 impl Verb {
@@ -130,28 +126,26 @@ impl Verb {
     pub(crate) fn about(self) -> &'static str {
         match self {
             Self::Read => {
-                "Read a text file. Gives numbered lines (`number<TAB>line`), how many lines there are, and whether some are left out."
+                "Read a text file. Returns numbered lines (`number<TAB>line`), the number of lines, and whether some were omitted."
             }
             Self::Write => {
-                "Write a whole file, in one step, replacing what was there. Makes missing folders."
+                "Write a whole file atomically and replace an existing one. Creates missing directories."
             }
-            Self::Create => {
-                "Write a new file. Refuses when something of that name is there. Makes missing folders."
-            }
+            Self::Create => "Create a new file. Fails if the path exists. Creates missing directories.",
             Self::Patch => {
-                "Replace pieces of a file, all or none. Each `find` must be in the file exactly once, or once on its `start_line`."
+                "Replace parts of a file, all or none. Each `find` must occur exactly once in the file, or once on its `start_line`."
             }
-            Self::Delete => "Delete a file or a link. Folders are not deleted.",
+            Self::Delete => "Delete a file or a link. Directories are not deleted.",
             Self::Move => {
-                "Rename a file or a folder. Refuses when something of the new name is there. Makes missing folders."
+                "Rename a file or a directory. Fails if the new path exists. Creates missing directories."
             }
             Self::List => {
-                "List a folder; with `glob`, all files below it that match and are not ignored by .gitignore."
+                "List a directory; with `glob`, all matching files below it that .gitignore does not exclude."
             }
             Self::Search => {
-                "Find lines that match a regular expression, in files that .gitignore does not ignore."
+                "Find lines that match a regular expression, in files that .gitignore does not exclude."
             }
-            Self::Stat => "Tell what a path is: type, size, mode, time, and whether it may be written.",
+            Self::Stat => "Describe a path: type, size, mode, time, and whether it is writable.",
         }
     }
 
@@ -161,12 +155,8 @@ impl Verb {
                 const {
                     &[
                         PATH,
-                        optional("offset", ParameterType::Number, "the first line to read, counted from 1"),
-                        optional(
-                            "limit",
-                            ParameterType::Number,
-                            "how many lines at most; 2000 when left out",
-                        ),
+                        optional("offset", ParameterType::Number, "the first line to read, from 1"),
+                        optional("limit", ParameterType::Number, "maximum number of lines; default 2000"),
                     ]
                 }
             }
@@ -180,7 +170,7 @@ impl Verb {
                             ..optional(
                                 "edits",
                                 ParameterType::Edits,
-                                "the pieces; found in the file as it is, so they must not overlap",
+                                "the edits; all refer to the file as it is now, so they must not overlap",
                             )
                         },
                     ]
@@ -190,8 +180,8 @@ impl Verb {
             Self::Move => {
                 const {
                     &[
-                        positional("from", "what is renamed, relative to the workspace"),
-                        positional("to", "its new path, relative to the workspace"),
+                        positional("from", "the present path, relative to the workspace"),
+                        positional("to", "the new path, relative to the workspace"),
                     ]
                 }
             }
@@ -205,17 +195,17 @@ impl Verb {
                         optional(
                             "case",
                             ParameterType::Choice(&["sensitive", "insensitive", "smart"]),
-                            "`smart` minds case only when the expression has a capital; `sensitive` when left out",
+                            "`smart` ignores case unless the expression has an upper-case letter; default `sensitive`",
                         ),
                         optional(
                             "context",
                             ParameterType::Number,
-                            "how many lines around each match, 20 at most",
+                            "number of lines around each match, at most 20",
                         ),
                         optional(
                             "max",
                             ParameterType::Number,
-                            "how many matching lines at most; 100 when left out",
+                            "maximum number of matching lines; default 100",
                         ),
                     ]
                 }
@@ -256,11 +246,11 @@ impl VerbParameter {
                     "type": "object",
                     "properties": {
                         "find": {"type": "string", "description": "the exact text to replace"},
-                        "replace": {"type": "string", "description": "what comes in its place"},
+                        "replace": {"type": "string", "description": "the new text"},
                         "start_line": {
                             "type": "integer",
                             "minimum": 1,
-                            "description": "the line on which the text to replace begins, as `read` numbers it; tells equal pieces apart"
+                            "description": "the line on which the text starts, as numbered by `read`; distinguishes equal texts"
                         }
                     },
                     "required": ["find", "replace"],

@@ -91,8 +91,8 @@ pub(crate) fn replace_file(
     {
         return Err(FileRejection::new(
             RejectionCode::WriteFailed,
-            format!("`{}` was changed by somebody else just now", path.said()),
-            "read it again and patch what is there then",
+            format!("`{}` was changed by another program meanwhile", path.said()),
+            "read it again, then patch the new content",
         ));
     }
     draft.take_name(rule).map_err(|refused| match refused {
@@ -224,8 +224,8 @@ pub(crate) fn turn(workspace: &Workspace, path: &WorkPath) -> Result<OwnedFd, Fi
             Err(Errno::WOULDBLOCK) => {
                 return Err(FileRejection::new(
                     RejectionCode::WriteFailed,
-                    "another program has kept the workspace locked for half a minute",
-                    "try again when it is done",
+                    "another program has locked the workspace for half a minute",
+                    "try again when it has finished",
                 ));
             }
             Err(refused) => return Err(refuse(refused)),

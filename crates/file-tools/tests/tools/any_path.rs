@@ -13,9 +13,9 @@ use file_tools::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::desk::{Desk, SECRET};
+use crate::harness::{Harness, SECRET};
 
-crate::tests![no_path_whatever_leads_out];
+crate::tests![no_generated_path_leaves_the_workspace];
 
 /// Parts of generated paths: existing names, links in all directions, and confusing names.
 const PIECES: [&str; 26] = [
@@ -74,10 +74,10 @@ fn any_request() -> impl Strategy<Value = FileRequest> {
     })
 }
 
-fn no_path_whatever_leads_out() {
-    let desk = Desk::new();
-    fs::create_dir_all(desk.at("a/b")).unwrap();
-    desk.put(".git/config", "[core]");
+fn no_generated_path_leaves_the_workspace() {
+    let harness = Harness::new();
+    fs::create_dir_all(harness.at("a/b")).unwrap();
+    harness.put(".git/config", "[core]");
     for (target, link) in [
         ("../outside", "o"),
         ("..", "u"),
@@ -87,9 +87,9 @@ fn no_path_whatever_leads_out() {
         ("/", "r"),
         ("self/self", "self"),
     ] {
-        symlink(target, desk.at(link)).unwrap();
+        symlink(target, harness.at(link)).unwrap();
     }
-    let workspace = Workspace::enter_unlocked(&desk.workspace()).unwrap();
+    let workspace = Workspace::enter_unlocked(&harness.workspace()).unwrap();
     let cases = std::env::var("FILE_TOOLS_PATHS").map_or(1500, |cases| cases.parse().unwrap());
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let done = Cell::new(0_u32);
@@ -103,9 +103,9 @@ fn no_path_whatever_leads_out() {
                 Err(refusal) => serde_json::to_string(&refusal).unwrap(),
             };
             prop_assert!(!told.contains(SECRET), "leaked: {}", told);
-            prop_assert_eq!(fs::read_to_string(desk.secret()).unwrap(), SECRET);
-            prop_assert_eq!(fs::read_dir(desk.outside()).unwrap().count(), 1);
-            prop_assert_eq!(desk.text(".git/config"), "[core]");
+            prop_assert_eq!(fs::read_to_string(harness.secret()).unwrap(), SECRET);
+            prop_assert_eq!(fs::read_dir(harness.outside()).unwrap().count(), 1);
+            prop_assert_eq!(harness.text(".git/config"), "[core]");
             Ok(())
         })
         .unwrap();

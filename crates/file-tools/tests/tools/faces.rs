@@ -5,25 +5,25 @@ use std::os::unix::fs::symlink;
 
 use serde_json::{Value, json};
 
-use crate::desk::{Desk, Told};
+use crate::harness::{CommandResult, Harness};
 
 crate::tests![
-    words_and_json_get_the_same_answer,
-    a_request_can_come_from_stdin,
-    content_can_come_from_stdin_and_be_any_bytes,
-    help_names_every_verb,
-    the_schema_is_json_and_has_every_verb_and_code,
-    the_version_says_what_holds,
-    a_mistake_in_the_request_is_invalid_input,
-    the_set_workspace_is_the_only_one,
-    a_workspace_that_is_none_is_refused,
-    an_answer_nobody_reads_is_no_success,
+    arguments_and_json_return_the_same_result,
+    request_is_read_from_stdin,
+    stdin_content_may_be_any_bytes,
+    help_lists_every_verb,
+    schema_lists_every_verb_and_error_code,
+    version_reports_the_confinement,
+    malformed_request_is_invalid_input,
+    root_variable_fixes_the_workspace,
+    unusable_workspace_is_rejected,
+    unwritable_stdout_is_a_failure,
 ];
 
-fn words_and_json_get_the_same_answer() {
-    let desk = Desk::new();
-    let words = desk.run(["read", "a.txt", "--offset", "2", "--limit", "1"]).answer();
-    let object = desk.json(&json!({"verb": "read", "path": "a.txt", "offset": 2, "limit": 1})).answer();
+fn arguments_and_json_return_the_same_result() {
+    let harness = Harness::new();
+    let words = harness.run(["read", "a.txt", "--offset", "2", "--limit", "1"]).answer();
+    let object = harness.json(&json!({"verb": "read", "path": "a.txt", "offset": 2, "limit": 1})).answer();
     assert_eq!(words, object);
     assert_eq!(
         (&words["content"], &words["total_lines"], &words["truncated"]),
@@ -31,29 +31,29 @@ fn words_and_json_get_the_same_answer() {
     );
 }
 
-fn a_request_can_come_from_stdin() {
-    let desk = Desk::new();
-    let told = desk.feed(&["-"], br#"{"verb": "write", "path": "b.txt", "content": "from stdin"}"#);
+fn request_is_read_from_stdin() {
+    let harness = Harness::new();
+    let told = harness.feed(&["-"], br#"{"verb": "write", "path": "b.txt", "content": "from stdin"}"#);
     assert_eq!(told.answer()["created"], true);
-    assert_eq!(desk.text("b.txt"), "from stdin");
-    let told = desk.feed(&["patch", "b.txt"], br#"[{"find": "from", "replace": "by"}]"#);
+    assert_eq!(harness.text("b.txt"), "from stdin");
+    let told = harness.feed(&["patch", "b.txt"], br#"[{"find": "from", "replace": "by"}]"#);
     assert_eq!(told.answer()["lines"], json!([1]));
-    assert_eq!(desk.text("b.txt"), "by stdin");
+    assert_eq!(harness.text("b.txt"), "by stdin");
 }
 
-fn content_can_come_from_stdin_and_be_any_bytes() {
-    let desk = Desk::new();
+fn stdin_content_may_be_any_bytes() {
+    let harness = Harness::new();
     let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
-    desk.feed(&["write", "bytes"], &bytes).answer();
-    assert_eq!(fs::read(desk.at("bytes")).unwrap(), bytes);
-    desk.feed(&[r#"{"verb": "create", "path": "more"}"#], &bytes).answer();
-    assert_eq!(fs::read(desk.at("more")).unwrap(), bytes);
+    harness.feed(&["write", "bytes"], &bytes).answer();
+    assert_eq!(fs::read(harness.at("bytes")).unwrap(), bytes);
+    harness.feed(&[r#"{"verb": "create", "path": "more"}"#], &bytes).answer();
+    assert_eq!(fs::read(harness.at("more")).unwrap(), bytes);
 }
 
 const VERBS: [&str; 9] = ["read", "write", "create", "patch", "delete", "move", "list", "search", "stat"];
 
-fn help_names_every_verb() {
-    let output = Desk::program().arg("--help").output().unwrap();
+fn help_lists_every_verb() {
+    let output = Harness::program().arg("--help").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success());
     for verb in VERBS {
@@ -61,8 +61,8 @@ fn help_names_every_verb() {
     }
 }
 
-fn the_schema_is_json_and_has_every_verb_and_code() {
-    let schema = Told { output: Desk::program().arg("--schema").output().unwrap() }.answer();
+fn schema_lists_every_verb_and_error_code() {
+    let schema = CommandResult { output: Harness::program().arg("--schema").output().unwrap() }.answer();
     let verbs: Vec<_> =
         schema["verbs"].as_array().unwrap().iter().map(|verb| verb["verb"].as_str().unwrap()).collect();
     assert_eq!(verbs, VERBS);
@@ -89,14 +89,14 @@ fn the_schema_is_json_and_has_every_verb_and_code() {
     }
 }
 
-fn the_version_says_what_holds() {
-    let output = Desk::program().arg("--version").output().unwrap();
+fn version_reports_the_confinement() {
+    let output = Harness::program().arg("--version").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("confined here by: openat2 beneath the workspace, "), "{text}");
 }
 
-fn a_mistake_in_the_request_is_invalid_input() {
-    let desk = Desk::new();
+fn malformed_request_is_invalid_input() {
+    let harness = Harness::new();
     for request in [
         r#"{"verb": "read"}"#,
         r#"{"verb": "read", "path": 1}"#,
@@ -108,56 +108,60 @@ fn a_mistake_in_the_request_is_invalid_input() {
         r#"{"verb": "patch", "path": "a.txt", "edits": [{"find": "one"}]}"#,
         r#"{"verb": "read", "path": "a"#,
     ] {
-        assert_eq!(desk.run([request]).refused(), "invalid_input", "{request}");
+        assert_eq!(harness.run([request]).refused(), "invalid_input", "{request}");
     }
-    assert_eq!(desk.run(["read"]).refused(), "invalid_input");
-    assert_eq!(desk.run(["read", "a.txt", "--offset", "x"]).refused(), "invalid_input");
-    assert_eq!(desk.feed(&["-"], b"no JSON").refused(), "invalid_input");
+    assert_eq!(harness.run(["read"]).refused(), "invalid_input");
+    assert_eq!(harness.run(["read", "a.txt", "--offset", "x"]).refused(), "invalid_input");
+    assert_eq!(harness.feed(&["-"], b"no JSON").refused(), "invalid_input");
 }
 
-fn the_set_workspace_is_the_only_one() {
-    let desk = Desk::new();
+fn root_variable_fixes_the_workspace() {
+    let harness = Harness::new();
     let run = |workspace: &std::path::Path, path: &str| {
-        let mut command = Desk::program();
-        command.arg(workspace).args(["read", path]).env("FILE_TOOLS_ROOT", desk.workspace());
-        Told { output: command.output().unwrap() }
+        let mut command = Harness::program();
+        command.arg(workspace).args(["read", path]).env("FILE_TOOLS_ROOT", harness.workspace());
+        CommandResult { output: command.output().unwrap() }
     };
-    assert_eq!(run(&desk.workspace(), "a.txt").answer()["total_lines"], 3);
-    assert_eq!(run(&desk.workspace().join("."), "a.txt").answer()["total_lines"], 3);
-    symlink("/", desk.at("root")).unwrap();
-    for other in
-        [desk.outside(), "/".into(), desk.workspace().join(".."), desk.at("root"), desk.at("nowhere")]
-    {
+    assert_eq!(run(&harness.workspace(), "a.txt").answer()["total_lines"], 3);
+    assert_eq!(run(&harness.workspace().join("."), "a.txt").answer()["total_lines"], 3);
+    symlink("/", harness.at("root")).unwrap();
+    for other in [
+        harness.outside(),
+        "/".into(),
+        harness.workspace().join(".."),
+        harness.at("root"),
+        harness.at("nowhere"),
+    ] {
         assert_eq!(run(&other, "secret.txt").refused(), "path_outside_workspace", "{}", other.display());
     }
-    let mut relative = Desk::program();
+    let mut relative = Harness::program();
     relative
         .arg("ws")
         .args(["read", "a.txt"])
         .env("FILE_TOOLS_ROOT", "ws")
-        .current_dir(desk.workspace().parent().unwrap());
-    assert_eq!(Told { output: relative.output().unwrap() }.refused(), "invalid_input");
-    let mut empty = desk.command(["read", "a.txt"]);
+        .current_dir(harness.workspace().parent().unwrap());
+    assert_eq!(CommandResult { output: relative.output().unwrap() }.refused(), "invalid_input");
+    let mut empty = harness.command(["read", "a.txt"]);
     assert_eq!(
-        Told { output: empty.env("FILE_TOOLS_ROOT", "").output().unwrap() }.refused(),
+        CommandResult { output: empty.env("FILE_TOOLS_ROOT", "").output().unwrap() }.refused(),
         "invalid_input"
     );
 }
 
-fn a_workspace_that_is_none_is_refused() {
-    let desk = Desk::new();
+fn unusable_workspace_is_rejected() {
+    let harness = Harness::new();
     let run = |workspace: &str| {
-        let mut command = Desk::program();
-        Told { output: command.arg(workspace).args(["read", "a.txt"]).output().unwrap() }.refused()
+        let mut command = Harness::program();
+        CommandResult { output: command.arg(workspace).args(["read", "a.txt"]).output().unwrap() }.refused()
     };
-    assert_eq!(run(desk.at("nowhere").to_str().unwrap()), "file_not_found");
-    assert_eq!(run(desk.at("a.txt").to_str().unwrap()), "not_a_directory");
+    assert_eq!(run(harness.at("nowhere").to_str().unwrap()), "file_not_found");
+    assert_eq!(run(harness.at("a.txt").to_str().unwrap()), "not_a_directory");
 }
 
-fn an_answer_nobody_reads_is_no_success() {
-    let desk = Desk::new();
+fn unwritable_stdout_is_a_failure() {
+    let harness = Harness::new();
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = desk.command(["read", "a.txt"]).stdout(full).output().unwrap();
+    let output = harness.command(["read", "a.txt"]).stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let refusal: Value = serde_json::from_slice(&output.stderr).unwrap();
     assert_eq!(refusal["error"]["code"], "write_failed");

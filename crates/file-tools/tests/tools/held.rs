@@ -10,12 +10,12 @@ use std::process::{Command, ExitCode};
 use file_tools::{OperatorSetting, Reach, Workspace};
 use serde_json::{Value, json};
 
-use crate::desk::Desk;
+use crate::harness::Harness;
 
 crate::tests![
-    the_lock_holds_whatever_the_program_does,
-    a_lock_for_reading_lets_nothing_be_written,
-    a_thread_cannot_get_out_either
+    landlock_blocks_every_escape_attempt,
+    read_only_landlock_blocks_every_write,
+    landlock_applies_to_every_thread
 ];
 
 /// The first argument of a process that confines itself and then tries to escape.
@@ -54,10 +54,10 @@ pub fn try_everything(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn tried(desk: &Desk, reach: &str) -> Value {
-    fs::write(desk.outside().join("other"), "x").unwrap();
+fn tried(harness: &Harness, reach: &str) -> Value {
+    fs::write(harness.outside().join("other"), "x").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let output = command.arg(CUE).args([desk.workspace(), desk.outside()]).arg(reach).output().unwrap();
+    let output = command.arg(CUE).args([harness.workspace(), harness.outside()]).arg(reach).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -78,7 +78,7 @@ const NEVER: [&str; 13] = [
     "thread",
 ];
 
-fn check(desk: &Desk, outcomes: &Value) {
+fn check(harness: &Harness, outcomes: &Value) {
     if outcomes["held"]["landlock_abi"].is_null() || outcomes["held"]["seccomp"] != true {
         eprintln!("SKIPPED: this kernel holds only {}", outcomes["held"]);
         return;
@@ -86,23 +86,23 @@ fn check(desk: &Desk, outcomes: &Value) {
     for attempt in NEVER {
         assert_eq!(outcomes[attempt], false, "{attempt}: {outcomes}");
     }
-    assert_eq!(fs::read_to_string(desk.secret()).unwrap(), crate::desk::SECRET);
+    assert_eq!(fs::read_to_string(harness.secret()).unwrap(), crate::harness::SECRET);
 }
 
-fn the_lock_holds_whatever_the_program_does() {
-    let desk = Desk::new();
-    let outcomes = tried(&desk, "write");
-    check(&desk, &outcomes);
+fn landlock_blocks_every_escape_attempt() {
+    let harness = Harness::new();
+    let outcomes = tried(&harness, "write");
+    check(&harness, &outcomes);
     assert_eq!(
         (&outcomes["read inside"], &outcomes["write inside"], &outcomes["make inside"]),
         (&json!(true), &json!(true), &json!(true))
     );
 }
 
-fn a_lock_for_reading_lets_nothing_be_written() {
-    let desk = Desk::new();
-    let outcomes = tried(&desk, "read");
-    check(&desk, &outcomes);
+fn read_only_landlock_blocks_every_write() {
+    let harness = Harness::new();
+    let outcomes = tried(&harness, "read");
+    check(&harness, &outcomes);
     assert_eq!(outcomes["read inside"], true);
     if !outcomes["held"]["landlock_abi"].is_null() {
         assert_eq!((&outcomes["write inside"], &outcomes["make inside"]), (&json!(false), &json!(false)));
@@ -110,8 +110,8 @@ fn a_lock_for_reading_lets_nothing_be_written() {
 }
 
 /// The threads of a search are started after the confinement.
-fn a_thread_cannot_get_out_either() {
-    let desk = Desk::new();
-    let outcomes = tried(&desk, "read");
+fn landlock_applies_to_every_thread() {
+    let harness = Harness::new();
+    let outcomes = tried(&harness, "read");
     assert!(outcomes["held"]["landlock_abi"].is_null() || outcomes["thread"] == false, "{outcomes}");
 }

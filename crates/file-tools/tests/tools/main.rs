@@ -5,8 +5,8 @@
 #![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
 
 mod any_path;
-mod desk;
 mod faces;
+mod harness;
 mod held;
 mod mcp;
 mod ordinary_user;
@@ -35,7 +35,7 @@ macro_rules! tests {
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     match args.next() {
-        Some(cue) if cue == desk::CUE => return file_tools::run(args),
+        Some(cue) if cue == harness::CUE => return file_tools::run(args),
         Some(cue) if cue == held::CUE => return held::try_everything(args),
         _ => {}
     }

@@ -10,16 +10,16 @@ use rmcp::service::{RoleClient, RunningService};
 use rmcp::transport::TokioChildProcess;
 use serde_json::{Value, json};
 
-use crate::desk::{Desk, SECRET, numbered};
+use crate::harness::{Harness, SECRET, numbered};
 
 crate::tests![
-    every_verb_is_a_tool_and_works,
-    a_refusal_is_a_result_that_a_model_can_read,
-    only_the_offered_verbs_are_there,
-    the_server_takes_its_workspace_from_the_operator,
-    calls_at_the_same_time_are_all_answered,
-    what_is_not_offered_is_said_not_to_be_there,
-    the_server_ends_with_its_client,
+    every_verb_works_as_an_mcp_tool,
+    rejection_is_a_readable_tool_result,
+    unselected_verbs_are_not_offered,
+    mcp_workspace_is_fixed_by_the_variable,
+    concurrent_tool_calls_are_all_answered,
+    undeclared_method_is_not_found,
+    server_exits_with_its_client,
 ];
 
 type Client = RunningService<RoleClient, ()>;
@@ -34,9 +34,9 @@ async fn connect(mut command: std::process::Command) -> Client {
     ().serve(transport).await.unwrap()
 }
 
-fn server(desk: &Desk, more: &[&str]) -> std::process::Command {
-    let mut command = Desk::program();
-    command.arg("mcp").arg(desk.workspace()).args(more);
+fn server(harness: &Harness, more: &[&str]) -> std::process::Command {
+    let mut command = Harness::program();
+    command.arg("mcp").arg(harness.workspace()).args(more);
     command
 }
 
@@ -59,10 +59,10 @@ fn refused(result: CallToolResult) -> String {
     result.structured_content.unwrap()["error"]["code"].as_str().unwrap().to_owned()
 }
 
-fn every_verb_is_a_tool_and_works() {
-    let desk = Desk::new();
+fn every_verb_works_as_an_mcp_tool() {
+    let harness = Harness::new();
     with(async {
-        let client = connect(server(&desk, &[])).await;
+        let client = connect(server(&harness, &[])).await;
         let tools: Vec<_> = client.list_all_tools().await.unwrap();
         let names: Vec<_> = tools.iter().map(|tool| tool.name.to_string()).collect();
         assert_eq!(names, ["read", "write", "create", "patch", "delete", "move", "list", "search", "stat"]);
@@ -85,13 +85,13 @@ fn every_verb_is_a_tool_and_works() {
         assert_eq!(answer(call(&client, "stat", json!({"path": "b"})).await)["type"], "directory");
         client.cancel().await.unwrap();
     });
-    assert_eq!(desk.text("a.txt"), "one\n2\nthree\n");
+    assert_eq!(harness.text("a.txt"), "one\n2\nthree\n");
 }
 
-fn a_refusal_is_a_result_that_a_model_can_read() {
-    let desk = Desk::new();
+fn rejection_is_a_readable_tool_result() {
+    let harness = Harness::new();
     with(async {
-        let client = connect(server(&desk, &[])).await;
+        let client = connect(server(&harness, &[])).await;
         for (tool, arguments, code) in [
             ("read", json!({"path": "../outside/secret.txt"}), "path_outside_workspace"),
             ("read", json!({"path": "nothing"}), "file_not_found"),
@@ -110,10 +110,10 @@ fn a_refusal_is_a_result_that_a_model_can_read() {
     });
 }
 
-fn only_the_offered_verbs_are_there() {
-    let desk = Desk::new();
+fn unselected_verbs_are_not_offered() {
+    let harness = Harness::new();
     with(async {
-        let client = connect(server(&desk, &["--verbs", "read,list"])).await;
+        let client = connect(server(&harness, &["--verbs", "read,list"])).await;
         let names: BTreeSet<_> =
             client.list_all_tools().await.unwrap().into_iter().map(|tool| tool.name.to_string()).collect();
         assert_eq!(names, ["list".to_owned(), "read".to_owned()].into());
@@ -123,31 +123,31 @@ fn only_the_offered_verbs_are_there() {
         );
         client.cancel().await.unwrap();
     });
-    assert!(!desk.at("x").exists());
+    assert!(!harness.at("x").exists());
 }
 
-fn the_server_takes_its_workspace_from_the_operator() {
-    let desk = Desk::new();
+fn mcp_workspace_is_fixed_by_the_variable() {
+    let harness = Harness::new();
     with(async {
-        let mut command = Desk::program();
-        command.arg("mcp").env("FILE_TOOLS_ROOT", desk.workspace());
+        let mut command = Harness::program();
+        command.arg("mcp").env("FILE_TOOLS_ROOT", harness.workspace());
         let client = connect(command).await;
         assert_eq!(answer(call(&client, "read", json!({"path": "a.txt"})).await)["total_lines"], 3);
         client.cancel().await.unwrap();
     });
-    let mut other = Desk::program();
-    other.arg("mcp").arg(desk.outside()).env("FILE_TOOLS_ROOT", desk.workspace());
-    let told = crate::desk::Told { output: other.output().unwrap() };
+    let mut other = Harness::program();
+    other.arg("mcp").arg(harness.outside()).env("FILE_TOOLS_ROOT", harness.workspace());
+    let told = crate::harness::CommandResult { output: other.output().unwrap() };
     assert_eq!(told.refused(), "path_outside_workspace");
-    let none = crate::desk::Told { output: Desk::program().arg("mcp").output().unwrap() };
+    let none = crate::harness::CommandResult { output: Harness::program().arg("mcp").output().unwrap() };
     assert_eq!(none.refused(), "invalid_input");
 }
 
-fn calls_at_the_same_time_are_all_answered() {
-    let desk = Desk::new();
-    desk.put("shared", numbered(10, '[', ']'));
+fn concurrent_tool_calls_are_all_answered() {
+    let harness = Harness::new();
+    harness.put("shared", numbered(10, '[', ']'));
     with(async {
-        let client = connect(server(&desk, &[])).await;
+        let client = connect(server(&harness, &[])).await;
         let calls = (0..10).map(|line| {
             let edits = json!([{"find": format!("[{line}]"), "replace": format!("<{line}>")}]);
             Box::pin(call(&client, "patch", json!({"path": "shared", "edits": edits})))
@@ -167,13 +167,13 @@ fn calls_at_the_same_time_are_all_answered() {
         drop(calls);
         client.cancel().await.unwrap();
     });
-    assert_eq!(desk.text("shared"), numbered(10, '<', '>'));
+    assert_eq!(harness.text("shared"), numbered(10, '<', '>'));
 }
 
-fn what_is_not_offered_is_said_not_to_be_there() {
-    let desk = Desk::new();
+fn undeclared_method_is_not_found() {
+    let harness = Harness::new();
     with(async {
-        let client = connect(server(&desk, &[])).await;
+        let client = connect(server(&harness, &[])).await;
         assert!(client.list_all_prompts().await.is_err());
         assert!(client.list_all_resources().await.is_err());
         assert!(client.list_all_resource_templates().await.is_err());
@@ -181,9 +181,9 @@ fn what_is_not_offered_is_said_not_to_be_there() {
     });
 }
 
-fn the_server_ends_with_its_client() {
-    let desk = Desk::new();
-    let mut child = server(&desk, &[]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+fn server_exits_with_its_client() {
+    let harness = Harness::new();
+    let mut child = server(&harness, &[]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});

@@ -5,18 +5,18 @@ use std::os::unix::fs::symlink;
 
 use serde_json::json;
 
-use crate::desk::Desk;
+use crate::harness::Harness;
 
 crate::tests![
-    no_verb_changes_a_protected_path,
-    nothing_becomes_protected_by_a_move,
-    a_folder_with_something_protected_in_it_stays,
-    a_link_does_not_hide_a_protected_path,
-    the_other_side_of_a_protected_link_is_protected_too,
-    no_link_on_the_way_of_a_protected_link_can_be_replaced,
-    a_repository_under_another_name_is_protected_too,
-    protected_paths_can_be_read,
-    a_bare_repository_cannot_be_planted,
+    protected_path_is_immutable_for_every_verb,
+    move_to_protected_path_is_rejected,
+    directory_with_protected_content_is_not_moved,
+    protected_path_behind_a_link_is_immutable,
+    target_of_protected_link_is_immutable,
+    links_on_a_protected_path_are_irreplaceable,
+    renamed_git_directory_is_protected,
+    protected_path_is_readable,
+    bare_repository_cannot_be_created,
 ];
 
 const PATHS: [&str; 18] = [
@@ -40,14 +40,14 @@ const PATHS: [&str; 18] = [
     "new/sub/.vscode/tasks.json",
 ];
 
-fn no_verb_changes_a_protected_path() {
-    let desk = Desk::new();
-    desk.put(".git/config", "[core]\n");
-    desk.put(".git/hooks/pre-commit", "#!/bin/sh\n");
-    desk.put(".claude/settings.json", "{}");
-    desk.put(".mcp.json", "{}");
-    desk.put("sub/.git/config", "[core]\n");
-    let before = desk.inventory();
+fn protected_path_is_immutable_for_every_verb() {
+    let harness = Harness::new();
+    harness.put(".git/config", "[core]\n");
+    harness.put(".git/hooks/pre-commit", "#!/bin/sh\n");
+    harness.put(".claude/settings.json", "{}");
+    harness.put(".mcp.json", "{}");
+    harness.put("sub/.git/config", "[core]\n");
+    let before = harness.inventory();
     for path in PATHS {
         for request in [
             json!({"verb": "write", "path": path, "content": "x"}),
@@ -58,130 +58,130 @@ fn no_verb_changes_a_protected_path() {
             json!({"verb": "move", "from": "a.txt", "to": path}),
             json!({"verb": "write", "path": format!("./sub/../{path}"), "content": "x"}),
         ] {
-            let refused = desk.json(&request).refused();
+            let refused = harness.json(&request).refused();
             assert_eq!(refused, "protected_path", "{request}");
         }
     }
-    assert_eq!(desk.inventory(), before, "nothing was changed, and no folder made on the way");
+    assert_eq!(harness.inventory(), before, "nothing was changed, and no folder made on the way");
 }
 
-fn nothing_becomes_protected_by_a_move() {
-    let desk = Desk::new();
-    desk.put("evil/hooks/pre-commit", "#!/bin/sh\n");
-    desk.put("evil/settings.json", "{}");
+fn move_to_protected_path_is_rejected() {
+    let harness = Harness::new();
+    harness.put("evil/hooks/pre-commit", "#!/bin/sh\n");
+    harness.put("evil/settings.json", "{}");
     for to in [".git", ".claude", "sub/.git", ".GIT", ".codex", ".mcp.json", ".envrc", "x/.vscode"] {
-        assert_eq!(desk.run(["move", "evil", to]).refused(), "protected_path", "{to}");
-        assert_eq!(desk.run(["move", "a.txt", to]).refused(), "protected_path", "{to}");
+        assert_eq!(harness.run(["move", "evil", to]).refused(), "protected_path", "{to}");
+        assert_eq!(harness.run(["move", "a.txt", to]).refused(), "protected_path", "{to}");
     }
 }
 
-fn a_folder_with_something_protected_in_it_stays() {
-    let desk = Desk::new();
-    desk.put("project/deep/.git/config", "[core]\n");
-    desk.put("clean/deep/config", "x");
+fn directory_with_protected_content_is_not_moved() {
+    let harness = Harness::new();
+    harness.put("project/deep/.git/config", "[core]\n");
+    harness.put("clean/deep/config", "x");
     for (from, to) in [("project", "moved"), ("project/deep", "deep"), ("project/deep/.git", "git")] {
-        assert_eq!(desk.run(["move", from, to]).refused(), "protected_path", "{from}");
+        assert_eq!(harness.run(["move", from, to]).refused(), "protected_path", "{from}");
     }
-    desk.run(["move", "clean", "moved"]).answer();
+    harness.run(["move", "clean", "moved"]).answer();
 }
 
-fn a_link_does_not_hide_a_protected_path() {
-    let desk = Desk::new();
-    desk.put(".git/config", "[core]\n");
-    desk.put(".git/hooks/x", "x");
-    symlink(".git", desk.at("innocent")).unwrap();
-    symlink(".git/hooks", desk.at("hooks")).unwrap();
-    symlink(".git/config", desk.at("config")).unwrap();
-    symlink(".git/hooks/new", desk.at("dangling")).unwrap();
-    let before = desk.inventory();
+fn protected_path_behind_a_link_is_immutable() {
+    let harness = Harness::new();
+    harness.put(".git/config", "[core]\n");
+    harness.put(".git/hooks/x", "x");
+    symlink(".git", harness.at("innocent")).unwrap();
+    symlink(".git/hooks", harness.at("hooks")).unwrap();
+    symlink(".git/config", harness.at("config")).unwrap();
+    symlink(".git/hooks/new", harness.at("dangling")).unwrap();
+    let before = harness.inventory();
     for path in ["innocent/config", "innocent/hooks/x", "hooks/x", "hooks/new", "config", "dangling"] {
-        assert_eq!(desk.run(["write", path, "--content", "x"]).refused(), "protected_path", "{path}");
+        assert_eq!(harness.run(["write", path, "--content", "x"]).refused(), "protected_path", "{path}");
     }
     for path in ["innocent/config", "hooks/x", "config"] {
         assert_eq!(
-            desk.run(["patch", path, "--find", "o", "--replace", "x"]).refused(),
+            harness.run(["patch", path, "--find", "o", "--replace", "x"]).refused(),
             "protected_path",
             "{path}"
         );
     }
     for path in ["innocent/config", "hooks/x"] {
-        assert_eq!(desk.run(["delete", path]).refused(), "protected_path", "{path}");
-        assert_eq!(desk.run(["move", path, "x"]).refused(), "protected_path", "{path}");
-        assert_eq!(desk.run(["move", "a.txt", &format!("{path}2")]).refused(), "protected_path", "{path}");
+        assert_eq!(harness.run(["delete", path]).refused(), "protected_path", "{path}");
+        assert_eq!(harness.run(["move", path, "x"]).refused(), "protected_path", "{path}");
+        assert_eq!(harness.run(["move", "a.txt", &format!("{path}2")]).refused(), "protected_path", "{path}");
     }
-    assert_eq!(desk.inventory(), before);
+    assert_eq!(harness.inventory(), before);
 }
 
-fn the_other_side_of_a_protected_link_is_protected_too() {
-    let desk = Desk::new();
-    desk.put("real-claude/settings.json", "{}");
-    symlink("real-claude", desk.at(".claude")).unwrap();
-    desk.put("store/config", "[core]\n");
-    desk.put(".git", "gitdir: store\n");
-    desk.put("env", "x");
-    symlink("env", desk.at(".envrc")).unwrap();
+fn target_of_protected_link_is_immutable() {
+    let harness = Harness::new();
+    harness.put("real-claude/settings.json", "{}");
+    symlink("real-claude", harness.at(".claude")).unwrap();
+    harness.put("store/config", "[core]\n");
+    harness.put(".git", "gitdir: store\n");
+    harness.put("env", "x");
+    symlink("env", harness.at(".envrc")).unwrap();
     for path in ["real-claude/settings.json", "real-claude/new.json", "store/config", "store/hooks/x", "env"]
     {
-        assert_eq!(desk.run(["write", path, "--content", "x"]).refused(), "protected_path", "{path}");
+        assert_eq!(harness.run(["write", path, "--content", "x"]).refused(), "protected_path", "{path}");
     }
-    assert_eq!(desk.run(["move", "store", "x"]).refused(), "protected_path");
-    assert_eq!(desk.run(["move", "env", "x"]).refused(), "protected_path");
+    assert_eq!(harness.run(["move", "store", "x"]).refused(), "protected_path");
+    assert_eq!(harness.run(["move", "env", "x"]).refused(), "protected_path");
 }
 
-fn no_link_on_the_way_of_a_protected_link_can_be_replaced() {
-    let desk = Desk::new();
-    desk.put("one/two/claude/settings.json", "{}");
-    symlink("link", desk.at(".claude")).unwrap();
-    symlink("again", desk.at("link")).unwrap();
-    symlink("one/two/claude", desk.at("again")).unwrap();
-    symlink("not/there/yet", desk.at(".codex")).unwrap();
-    let before = desk.inventory();
+fn links_on_a_protected_path_are_irreplaceable() {
+    let harness = Harness::new();
+    harness.put("one/two/claude/settings.json", "{}");
+    symlink("link", harness.at(".claude")).unwrap();
+    symlink("again", harness.at("link")).unwrap();
+    symlink("one/two/claude", harness.at("again")).unwrap();
+    symlink("not/there/yet", harness.at(".codex")).unwrap();
+    let before = harness.inventory();
     for path in ["link", "again"] {
-        assert_eq!(desk.run(["delete", path]).refused(), "protected_path", "{path}");
+        assert_eq!(harness.run(["delete", path]).refused(), "protected_path", "{path}");
     }
     for path in ["one", "one/two", "one/two/claude"] {
-        assert_eq!(desk.run(["move", path, "away"]).refused(), "protected_path", "{path}");
+        assert_eq!(harness.run(["move", path, "away"]).refused(), "protected_path", "{path}");
     }
     for path in ["not/there/yet/config.toml", "not/there/yet", "not/there", "not"] {
-        assert_eq!(desk.run(["write", path, "--content", "x"]).refused(), "protected_path", "{path}");
-        assert_eq!(desk.run(["move", "a.txt", path]).refused(), "protected_path", "{path}");
+        assert_eq!(harness.run(["write", path, "--content", "x"]).refused(), "protected_path", "{path}");
+        assert_eq!(harness.run(["move", "a.txt", path]).refused(), "protected_path", "{path}");
     }
-    assert_eq!(desk.inventory(), before);
-    desk.run(["write", "one/two/other.txt", "--content", "beside it"]).answer();
-    desk.run(["write", "notes/yet.txt", "--content", "not it"]).answer();
+    assert_eq!(harness.inventory(), before);
+    harness.run(["write", "one/two/other.txt", "--content", "beside it"]).answer();
+    harness.run(["write", "notes/yet.txt", "--content", "not it"]).answer();
 }
 
-fn a_repository_under_another_name_is_protected_too() {
-    let desk = Desk::new();
+fn renamed_git_directory_is_protected() {
+    let harness = Harness::new();
     for path in
         ["deep/store.git/HEAD", "deep/store.git/config", "deep/store.git/objects/x", "deep/store.git/refs/x"]
     {
-        desk.put(path, "x");
+        harness.put(path, "x");
     }
     for path in ["deep/store.git/config", "deep/store.git/hooks/post-checkout", "deep/store.git/objects/new"]
     {
-        assert_eq!(desk.run(["write", path, "--content", "x"]).refused(), "protected_path", "{path}");
+        assert_eq!(harness.run(["write", path, "--content", "x"]).refused(), "protected_path", "{path}");
     }
-    assert_eq!(desk.run(["delete", "deep/store.git/config"]).refused(), "protected_path");
-    assert_eq!(desk.run(["move", "deep/store.git", "x"]).refused(), "protected_path");
-    desk.run(["write", "deep/beside.txt", "--content", "x"]).answer();
+    assert_eq!(harness.run(["delete", "deep/store.git/config"]).refused(), "protected_path");
+    assert_eq!(harness.run(["move", "deep/store.git", "x"]).refused(), "protected_path");
+    harness.run(["write", "deep/beside.txt", "--content", "x"]).answer();
 }
 
-fn protected_paths_can_be_read() {
-    let desk = Desk::new();
-    desk.put(".git/config", "[core]\n");
-    assert_eq!(desk.run(["read", ".git/config"]).answer()["content"], "1\t[core]\n");
-    assert_eq!(desk.run(["list", ".git"]).answer()["entries"][0]["path"], ".git/config");
+fn protected_path_is_readable() {
+    let harness = Harness::new();
+    harness.put(".git/config", "[core]\n");
+    assert_eq!(harness.run(["read", ".git/config"]).answer()["content"], "1\t[core]\n");
+    assert_eq!(harness.run(["list", ".git"]).answer()["entries"][0]["path"], ".git/config");
 }
 
-fn a_bare_repository_cannot_be_planted() {
-    let desk = Desk::new();
-    desk.put("sub/x", "ref: refs/heads/main\n");
+fn bare_repository_cannot_be_created() {
+    let harness = Harness::new();
+    harness.put("sub/x", "ref: refs/heads/main\n");
     assert_eq!(
-        desk.run(["write", "sub/HEAD", "--content", "ref: refs/heads/main\n"]).refused(),
+        harness.run(["write", "sub/HEAD", "--content", "ref: refs/heads/main\n"]).refused(),
         "protected_path"
     );
-    assert_eq!(desk.run(["move", "sub/x", "sub/HEAD"]).refused(), "protected_path");
-    fs::create_dir(desk.at("head")).unwrap();
-    desk.run(["write", "head/x", "--content", "an ordinary name"]).answer();
+    assert_eq!(harness.run(["move", "sub/x", "sub/HEAD"]).refused(), "protected_path");
+    fs::create_dir(harness.at("head")).unwrap();
+    harness.run(["write", "head/x", "--content", "an ordinary name"]).answer();
 }

@@ -15,30 +15,34 @@ use file_tools::{
 };
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use crate::desk::{Desk, SECRET};
+use crate::harness::{Harness, SECRET};
 
-crate::tests![no_swap_of_a_folder_for_a_link_leads_out, no_swap_leads_a_write_out, the_race_is_real];
+crate::tests![
+    swapped_link_does_not_redirect_a_read,
+    swapped_link_does_not_redirect_a_write,
+    check_then_open_loses_the_race
+];
 
 /// The number of requests without a set duration.
 const REQUESTS: u64 = 3000;
 
 /// `door` alternates between a directory and a link to the outside, `file` between a file and a link to the secret.
 struct Swapped {
-    desk: Desk,
+    harness: Harness,
     swaps: AtomicU64,
     over: AtomicBool,
 }
 
 impl Swapped {
     fn new() -> Self {
-        let desk = Desk::new();
-        desk.put("door/secret.txt", "harmless");
-        desk.put("deep/er/door/secret.txt", "harmless");
-        desk.put("file", "harmless");
-        symlink(desk.outside(), desk.at("other-door")).unwrap();
-        symlink(desk.outside(), desk.at("deep/er/other-door")).unwrap();
-        symlink(desk.secret(), desk.at("other-file")).unwrap();
-        Self { desk, swaps: AtomicU64::new(0), over: AtomicBool::new(false) }
+        let harness = Harness::new();
+        harness.put("door/secret.txt", "harmless");
+        harness.put("deep/er/door/secret.txt", "harmless");
+        harness.put("file", "harmless");
+        symlink(harness.outside(), harness.at("other-door")).unwrap();
+        symlink(harness.outside(), harness.at("deep/er/other-door")).unwrap();
+        symlink(harness.secret(), harness.at("other-file")).unwrap();
+        Self { harness, swaps: AtomicU64::new(0), over: AtomicBool::new(false) }
     }
 
     fn swap(&self) {
@@ -46,7 +50,7 @@ impl Swapped {
             for (one, other) in
                 [("door", "other-door"), ("file", "other-file"), ("deep/er/door", "deep/er/other-door")]
             {
-                renameat_with(CWD, self.desk.at(one), CWD, self.desk.at(other), RenameFlags::EXCHANGE)
+                renameat_with(CWD, self.harness.at(one), CWD, self.harness.at(other), RenameFlags::EXCHANGE)
                     .unwrap();
                 self.swaps.fetch_add(1, Ordering::Relaxed);
             }
@@ -86,9 +90,9 @@ fn path(path: &str) -> String {
     path.to_owned()
 }
 
-fn no_swap_of_a_folder_for_a_link_leads_out() {
+fn swapped_link_does_not_redirect_a_read() {
     let swapped = Swapped::new();
-    let workspace = Workspace::enter_unlocked(&swapped.desk.workspace()).unwrap();
+    let workspace = Workspace::enter_unlocked(&swapped.harness.workspace()).unwrap();
     let requests = [
         FileRequest::Read(ReadRequest { path: path("door/secret.txt"), offset: None, limit: None }),
         FileRequest::Read(ReadRequest { path: path("deep/er/door/secret.txt"), offset: None, limit: None }),
@@ -108,7 +112,7 @@ fn no_swap_of_a_folder_for_a_link_leads_out() {
         FileRequest::List(ListRequest { path: String::new(), glob: Some(path("**/*")) }),
     ];
     // A file that exists only outside: its name must not be visible either.
-    fs::write(swapped.desk.outside().join("outside-only"), SECRET).unwrap();
+    fs::write(swapped.harness.outside().join("outside-only"), SECRET).unwrap();
     let (asked, through) = swapped.attack(|number| {
         let request = &requests[usize::try_from(number).unwrap() % requests.len()];
         let Ok(answer) = workspace.execute(request) else { return false };
@@ -121,9 +125,9 @@ fn no_swap_of_a_folder_for_a_link_leads_out() {
     assert!(through > 0 && through < asked, "the swaps did not get in the way: {through} of {asked}");
 }
 
-fn no_swap_leads_a_write_out() {
+fn swapped_link_does_not_redirect_a_write() {
     let swapped = Swapped::new();
-    let workspace = Workspace::enter_unlocked(&swapped.desk.workspace()).unwrap();
+    let workspace = Workspace::enter_unlocked(&swapped.harness.workspace()).unwrap();
     let write = |to: &str| FileRequest::Write(WriteRequest { path: path(to), content: b"written".to_vec() });
     let requests = [
         write("door/new.txt"),
@@ -145,17 +149,17 @@ fn no_swap_leads_a_write_out() {
     });
     let swaps = swapped.swaps.load(Ordering::Relaxed);
     eprintln!("{swaps} swaps, {asked} requests, {through} carried out inside, 0 outside");
-    assert_eq!(fs::read_to_string(swapped.desk.secret()).unwrap(), SECRET);
+    assert_eq!(fs::read_to_string(swapped.harness.secret()).unwrap(), SECRET);
     let outside: Vec<_> =
-        fs::read_dir(swapped.desk.outside()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        fs::read_dir(swapped.harness.outside()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(outside, ["secret.txt"], "something was made outside");
     assert!(through > 0 && through < asked, "the swaps did not get in the way: {through} of {asked}");
 }
 
 /// Checking first and opening later does leak in this race, so the tests above can fail.
-fn the_race_is_real() {
+fn check_then_open_loses_the_race() {
     let swapped = Swapped::new();
-    let root = swapped.desk.workspace().canonicalize().unwrap();
+    let root = swapped.harness.workspace().canonicalize().unwrap();
     let look_then_open = |path: &Path| -> Option<String> {
         let real = path.canonicalize().ok()?;
         real.starts_with(&root).then(|| fs::read_to_string(path).ok())?

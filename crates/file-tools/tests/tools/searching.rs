@@ -5,16 +5,16 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use serde_json::{Value, json};
 
-use crate::desk::Desk;
+use crate::harness::Harness;
 
 crate::tests![
-    a_search_finds_lines_with_their_numbers,
-    what_gitignore_leaves_out_is_left_out,
-    case_context_and_max_are_minded,
-    a_pattern_that_is_none_is_refused,
-    what_is_not_searched_is_counted,
-    many_files_are_all_searched,
-    a_long_line_is_cut,
+    search_returns_lines_with_numbers,
+    gitignored_files_are_not_searched,
+    search_options_are_applied,
+    invalid_pattern_is_rejected,
+    skipped_files_are_counted,
+    all_of_many_files_are_searched,
+    long_match_is_truncated,
 ];
 
 fn found(told: &Value) -> Vec<(String, u64)> {
@@ -29,24 +29,24 @@ fn paths(told: &Value) -> Vec<String> {
     found(told).into_iter().map(|(path, _)| path).collect()
 }
 
-fn a_search_finds_lines_with_their_numbers() {
-    let desk = Desk::new();
-    desk.put("src/b.rs", "fn main() {\r\n    two();\r\n}\n");
-    let told = desk.run(["search", r"\btwo\b"]).answer();
+fn search_returns_lines_with_numbers() {
+    let harness = Harness::new();
+    harness.put("src/b.rs", "fn main() {\r\n    two();\r\n}\n");
+    let told = harness.run(["search", r"\btwo\b"]).answer();
     assert_eq!(found(&told), [("a.txt".to_owned(), 2), ("src/b.rs".to_owned(), 2)]);
     assert_eq!(told["matches"][1]["text"], "    two();");
-    assert_eq!(paths(&desk.run(["search", "two", "src"]).answer()), ["src/b.rs"]);
-    assert_eq!(paths(&desk.run(["search", "two", "a.txt"]).answer()), ["a.txt"]);
-    assert_eq!(paths(&desk.run(["search", "two", "--glob", "*.rs"]).answer()), ["src/b.rs"]);
-    assert_eq!(desk.run(["search", "two", "nowhere"]).refused(), "file_not_found");
+    assert_eq!(paths(&harness.run(["search", "two", "src"]).answer()), ["src/b.rs"]);
+    assert_eq!(paths(&harness.run(["search", "two", "a.txt"]).answer()), ["a.txt"]);
+    assert_eq!(paths(&harness.run(["search", "two", "--glob", "*.rs"]).answer()), ["src/b.rs"]);
+    assert_eq!(harness.run(["search", "two", "nowhere"]).refused(), "file_not_found");
 }
 
-fn what_gitignore_leaves_out_is_left_out() {
-    let desk = Desk::new();
-    desk.put(".gitignore", "target/\n*.log\n!keep.log\n/only-top\n");
-    desk.put("sub/.gitignore", "local\n");
-    desk.put(".ignore", "by-ignore\n");
-    desk.put(".git/info/exclude", "excluded\n");
+fn gitignored_files_are_not_searched() {
+    let harness = Harness::new();
+    harness.put(".gitignore", "target/\n*.log\n!keep.log\n/only-top\n");
+    harness.put("sub/.gitignore", "local\n");
+    harness.put(".ignore", "by-ignore\n");
+    harness.put(".git/info/exclude", "excluded\n");
     for path in [
         "target/x",
         "x.log",
@@ -60,59 +60,60 @@ fn what_gitignore_leaves_out_is_left_out() {
         ".git/needle",
         ".hidden",
     ] {
-        desk.put(path, "needle");
+        harness.put(path, "needle");
     }
-    let told = desk.run(["search", "needle"]).answer();
+    let told = harness.run(["search", "needle"]).answer();
     assert_eq!(paths(&told), [".hidden", "keep.log", "local", "sub/only-top"]);
     assert_eq!(
-        paths(&desk.run(["search", "needle", "sub"]).answer()),
+        paths(&harness.run(["search", "needle", "sub"]).answer()),
         ["sub/only-top"],
         "rules from above hold below"
     );
     assert_eq!(
-        paths(&desk.run(["search", "needle", "target"]).answer()),
+        paths(&harness.run(["search", "needle", "target"]).answer()),
         ["target/x"],
         "what is named is searched"
     );
 }
 
-fn case_context_and_max_are_minded() {
-    let desk = Desk::new();
-    desk.put("b.txt", "alpha\nBeta\nbeta\ngamma\n");
-    let lines =
-        |args: &[&str]| desk.run([&["search"], args].concat()).answer()["matches"].as_array().unwrap().len();
+fn search_options_are_applied() {
+    let harness = Harness::new();
+    harness.put("b.txt", "alpha\nBeta\nbeta\ngamma\n");
+    let lines = |args: &[&str]| {
+        harness.run([&["search"], args].concat()).answer()["matches"].as_array().unwrap().len()
+    };
     assert_eq!(lines(&["beta", "b.txt"]), 1);
     assert_eq!(lines(&["beta", "b.txt", "--case", "insensitive"]), 2);
     assert_eq!(lines(&["beta", "b.txt", "--case", "smart"]), 2);
     assert_eq!(lines(&["Beta", "b.txt", "--case", "smart"]), 1);
-    let told = desk.run(["search", "Beta", "b.txt", "--context", "1"]).answer();
+    let told = harness.run(["search", "Beta", "b.txt", "--context", "1"]).answer();
     assert_eq!(found(&told).iter().map(|(_, line)| *line).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(
         (&told["matches"][0]["context"], &told["matches"][1]["context"]),
         (&json!(true), &Value::Null)
     );
-    let told = desk.run(["search", ".", "--max", "3"]).answer();
+    let told = harness.run(["search", ".", "--max", "3"]).answer();
     assert_eq!((told["matches"].as_array().unwrap().len(), &told["truncated"]), (3, &json!(true)));
-    assert_eq!(desk.run(["search", ".", "b.txt", "--max", "4"]).answer()["truncated"], false);
+    assert_eq!(harness.run(["search", ".", "b.txt", "--max", "4"]).answer()["truncated"], false);
 }
 
-fn a_pattern_that_is_none_is_refused() {
-    let desk = Desk::new();
+fn invalid_pattern_is_rejected() {
+    let harness = Harness::new();
     for regex in ["(", "[a", "a\nb", r"a\nb", "(?<x", &"(a{1000}){1000}".repeat(3)] {
-        assert_eq!(desk.run(["search", regex]).refused(), "invalid_pattern", "{regex}");
+        assert_eq!(harness.run(["search", regex]).refused(), "invalid_pattern", "{regex}");
     }
-    assert_eq!(desk.run(["search", "a", "--glob", "{"]).refused(), "invalid_pattern");
-    assert_eq!(desk.run(["search", "a", "--case", "loud"]).refused(), "invalid_input");
+    assert_eq!(harness.run(["search", "a", "--glob", "{"]).refused(), "invalid_pattern");
+    assert_eq!(harness.run(["search", "a", "--case", "loud"]).refused(), "invalid_input");
 }
 
-fn what_is_not_searched_is_counted() {
-    let desk = Desk::new();
-    desk.put("binary", b"needle\0needle");
-    desk.put("closed/x", "needle");
-    symlink("a.txt", desk.at("link")).unwrap();
-    fs::set_permissions(desk.at("closed"), fs::Permissions::from_mode(0o0)).unwrap();
-    let told = desk.run(["search", "needle"]).answer();
-    fs::set_permissions(desk.at("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+fn skipped_files_are_counted() {
+    let harness = Harness::new();
+    harness.put("binary", b"needle\0needle");
+    harness.put("closed/x", "needle");
+    symlink("a.txt", harness.at("link")).unwrap();
+    fs::set_permissions(harness.at("closed"), fs::Permissions::from_mode(0o0)).unwrap();
+    let told = harness.run(["search", "needle"]).answer();
+    fs::set_permissions(harness.at("closed"), fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(told["skipped"]["binary"], 1);
     if rustix::process::geteuid().is_root() {
         eprintln!("the closed folder is open to root");
@@ -121,23 +122,23 @@ fn what_is_not_searched_is_counted() {
     }
 }
 
-fn many_files_are_all_searched() {
-    let desk = Desk::new();
+fn all_of_many_files_are_searched() {
+    let harness = Harness::new();
     for folder in 0..40 {
         for file in 0..20 {
-            desk.put(&format!("{folder}/{file}"), if file == 7 { "needle\n" } else { "hay\n" });
+            harness.put(&format!("{folder}/{file}"), if file == 7 { "needle\n" } else { "hay\n" });
         }
     }
     for file in 0..700 {
-        desk.put(&format!("wide/{file}"), "hay\n");
+        harness.put(&format!("wide/{file}"), "hay\n");
     }
-    let told = desk.run(["search", "needle"]).answer();
+    let told = harness.run(["search", "needle"]).answer();
     assert_eq!((told["matches"].as_array().unwrap().len(), &told["files_searched"]), (40, &json!(1501)));
 }
 
-fn a_long_line_is_cut() {
-    let desk = Desk::new();
-    desk.put("long", format!("{}é\n", "é".repeat(5000)));
-    let line = &desk.run(["search", "é"]).answer()["matches"][0];
+fn long_match_is_truncated() {
+    let harness = Harness::new();
+    harness.put("long", format!("{}é\n", "é".repeat(5000)));
+    let line = &harness.run(["search", "é"]).answer()["matches"][0];
     assert_eq!((line["text"].as_str().unwrap().chars().count(), &line["cut"]), (1000, &json!(true)));
 }

@@ -14,26 +14,26 @@ pub const CUE: &str = "--file-tools";
 /// The text that must never be read.
 pub const SECRET: &str = "the-secret-outside";
 
-pub struct Desk {
+pub struct Harness {
     folder: TempDir,
 }
 
 /// The result of one run of the program.
 #[derive(Debug)]
-pub struct Told {
+pub struct CommandResult {
     pub output: Output,
 }
 
-impl Desk {
+impl Harness {
     /// Creates `outside/secret.txt` beside the workspace `ws`, which contains `a.txt`.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("outside")).unwrap();
         fs::create_dir(folder.path().join("ws")).unwrap();
-        let desk = Self { folder };
-        fs::write(desk.secret(), SECRET).unwrap();
-        desk.put("a.txt", "one\ntwo\nthree\n");
-        desk
+        let harness = Self { folder };
+        fs::write(harness.secret(), SECRET).unwrap();
+        harness.put("a.txt", "one\ntwo\nthree\n");
+        harness
     }
 
     pub fn workspace(&self) -> PathBuf {
@@ -79,21 +79,21 @@ impl Desk {
         command
     }
 
-    pub fn run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Told {
-        Told { output: self.command(args).output().unwrap() }
+    pub fn run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> CommandResult {
+        CommandResult { output: self.command(args).output().unwrap() }
     }
 
     /// Runs the program with content on stdin.
-    pub fn feed(&self, args: &[&str], stdin: &[u8]) -> Told {
+    pub fn feed(&self, args: &[&str], stdin: &[u8]) -> CommandResult {
         let mut command = self.command(args);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // It may reject the request before it has read all of stdin.
         let _ = child.stdin.take().unwrap().write_all(stdin);
-        Told { output: child.wait_with_output().unwrap() }
+        CommandResult { output: child.wait_with_output().unwrap() }
     }
 
-    pub fn json(&self, request: &Value) -> Told {
+    pub fn json(&self, request: &Value) -> CommandResult {
         self.run([request.to_string()])
     }
 
@@ -107,7 +107,7 @@ impl Desk {
     }
 }
 
-impl Told {
+impl CommandResult {
     /// Returns the reply: one object on stdout, nothing on stderr, exit code 0.
     #[track_caller]
     pub fn answer(&self) -> Value {
@@ -139,7 +139,7 @@ impl Told {
     }
 }
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for CommandResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Output { status, stdout, stderr } = &self.output;
         write!(f, "{status}\n{}\n{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr))
