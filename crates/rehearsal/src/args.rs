@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_of_claude_passes() {
+    fn claude_command_line_is_accepted() {
         let found = options(
             "-p --output-format stream-json --verbose --model opus --resume abc --max-turns 3 --allowedTools Bash,Read --unheard-of",
         );
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_of_codex_passes() {
+    fn codex_command_line_is_accepted() {
         let line =
             "--as codex exec --json --sandbox read-only -m gpt resume -c a=b --skip-git-repo-check abc -";
         let found = options(line);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_of_gemini_passes() {
+    fn gemini_command_line_is_accepted() {
         let found = options("--as=gemini --output-format stream-json --yolo -m flash --resume abc");
         assert_eq!(found.vendor, VoiceVendor::Gemini);
         assert_eq!(found.session.as_deref(), Some("abc"));
@@ -217,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_named() {
+    fn invalid_value_is_named() {
         assert_eq!(read("--as siri").unwrap_err().what, "agent `siri` of `--as` is not known");
         assert_eq!(read("--script").unwrap_err().what, "flag `--script` has no value");
         assert!(read("--max-turns many").is_err());
     }
 
     #[test]
-    fn help_and_version_win() {
+    fn help_and_version_take_precedence() {
         assert_eq!(read("--as codex exec --help"), Ok(RehearsalRequest::Help));
         assert_eq!(read("--version"), Ok(RehearsalRequest::Version));
     }

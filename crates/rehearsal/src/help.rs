@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_step_is_in_the_help_and_in_the_readme() {
+    fn every_step_is_documented() {
         let readme = include_str!("../README.md");
         for entry in STEPS {
             assert!(text().contains(entry.usage), "help: {}", entry.usage);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_of_the_help_is_wider_than_a_wide_terminal() {
+    fn help_fits_a_wide_terminal() {
         for line in text().lines() {
             assert!(line.chars().count() <= 110, "{line}");
         }

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_know_decimal_and_binary_units() {
+    fn sizes_accept_decimal_and_binary_units() {
         for (text, bytes) in [
             ("0", 0),
             ("17", 17),
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_need_their_unit() {
+    fn duration_requires_a_unit() {
         assert_eq!(duration("200ms"), Some(Duration::from_millis(200)));
         assert_eq!(duration("3s"), Some(Duration::from_secs(3)));
         assert_eq!(duration("2m"), Some(Duration::from_mins(2)));

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_steps_and_plain_text() {
+    fn prompt_is_split_into_steps_and_text() {
         let (steps, plain) =
             parse_prompt("hello\n@rehearse say hi\n@rehearsed is a word\r\n@rehearse\tcut\r\nend").unwrap();
         assert_eq!(steps, [ScriptStep::Say("hi".into()), ScriptStep::Cut]);
@@ -372,13 +372,13 @@ mod tests {
     }
 
     #[test]
-    fn a_script_file_skips_comments_and_blank_lines() {
+    fn script_skips_comments_and_blank_lines() {
         let steps = parse_file("# a comment\n\n  say hi\n   # more\nexit 3\n").unwrap();
         assert_eq!(steps, [ScriptStep::Say("hi".into()), ScriptStep::Exit(3)]);
     }
 
     #[test]
-    fn a_tool_takes_a_command_or_a_json_object() {
+    fn tool_step_accepts_a_command_or_json() {
         let ScriptStep::Tool(call) = step("tool Bash ls -l => a b") else { panic!() };
         assert_eq!((call.input, call.result), (ToolInput::Command("ls -l".into()), "a b".into()));
         let ScriptStep::Tool(call) = step(r#"tool Read {"path":"a"}"#) else { panic!() };
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spawn_takes_its_options_in_any_order() {
+    fn spawn_options_may_be_in_any_order() {
         let ScriptStep::Spawn(offspring) =
             step("spawn daemon for 3s clear-env pid=/p ignore-term keep-stdout")
         else {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_names_the_line_the_step_and_the_usage() {
+    fn script_error_names_line_step_and_usage() {
         let found = parse_file("say hi\nexit 300\n").unwrap_err();
         assert_eq!(found.what, "line 2: step `exit`: CODE `300` is not a number from 0 to 255");
         assert_eq!(found.hint, "the step is written `exit CODE`");
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_played_is_refused() {
+    fn invalid_step_is_rejected() {
         for line in [
             "delay 5",
             "delay",
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn every_step_is_written_as_its_usage_says() {
+    fn every_step_parses_as_documented() {
         for entry in STEPS {
             assert!(entry.usage.starts_with(entry.name), "{}", entry.name);
             assert!(!entry.does.ends_with('.'), "{}", entry.name);

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_is_known_by_name_and_number() {
+    fn signal_is_parsed_by_name_and_number() {
         assert_eq!(Signal::parse("TERM"), Some(Signal::TERM));
         assert_eq!(Signal::parse("SIGTERM"), Some(Signal::TERM));
         assert_eq!(Signal::parse("15"), Some(Signal::TERM));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn kill_and_stop_cannot_be_ignored() {
+    fn sigkill_and_sigstop_cannot_be_ignored() {
         assert!(!Signal::parse("KILL").unwrap().can_be_ignored());
         assert!(!Signal::parse("STOP").unwrap().can_be_ignored());
         assert!(Signal::TERM.can_be_ignored());

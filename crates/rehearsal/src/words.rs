@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quoted_word_may_hold_blanks_and_escapes() {
+    fn quoted_word_may_contain_blanks_and_escapes() {
         let mut words = Words::new(r#"  a "b \"c\"\n" d  "#);
         assert_eq!(words.next().unwrap().as_deref(), Some("a"));
         assert_eq!(words.next().unwrap().as_deref(), Some("b \"c\"\n"));
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_taken_as_it_stands_unless_it_is_one_quoted_text() {
+    fn text_is_verbatim_unless_fully_quoted() {
         assert_eq!(Words::new(r#""a\tb""#).text(), "a\tb");
         assert_eq!(Words::new(r#""a" and "b""#).text(), r#""a" and "b""#);
         assert_eq!(Words::new(r"back\slash  stays").text(), r"back\slash  stays");
     }
 
     #[test]
-    fn what_is_left_over_is_a_mistake() {
+    fn trailing_words_are_rejected() {
         let mut words = Words::new("5 more");
         assert_eq!(words.number("N", 9), Ok(5));
         assert_eq!(words.end().unwrap_err().what, "`more` is too much");

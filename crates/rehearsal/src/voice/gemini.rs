@@ -179,12 +179,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exit_code_is_the_http_status_mod_256() {
+    fn exit_code_is_the_http_status_mod_256() {
         assert_eq!([401, 429, 500, 503].map(status), [145, 173, 244, 247]);
     }
 
     #[test]
-    fn a_timestamp_knows_leap_years() {
+    fn timestamp_handles_leap_years() {
         assert_eq!(timestamp(0, 0), "1970-01-01T00:00:00.000Z");
         assert_eq!(timestamp(951_782_400, 7), "2000-02-29T00:00:00.007Z");
         assert_eq!(timestamp(1_735_689_599, 999), "2024-12-31T23:59:59.999Z");

@@ -118,13 +118,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_has_version_four_and_the_right_variant() {
+    fn generated_uuid_has_version_four() {
         assert_eq!(uuid(0), "00000000-0000-4000-8000-000000000000");
         assert_eq!(uuid(u128::MAX), "ffffffff-ffff-4fff-bfff-ffffffffffff");
     }
 
     #[test]
-    fn ids_do_not_repeat() {
+    fn generated_ids_are_unique() {
         let mut session = VoiceSession::new(SessionOpening {
             id: None,
             model: None,

@@ -5,25 +5,25 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cast::{Descendants, Live, eventually, is_alive, play_steps, stat, tests};
+use crate::harness::{Descendants, Live, eventually, is_alive, play_steps, stat, tests};
 
 tests![
-    a_child_in_the_same_group_outlives_the_agent,
-    a_child_in_its_own_session_leads_it,
-    a_daemon_is_an_orphan_of_a_session_without_a_leader,
-    a_descendant_heeds_term_even_if_the_agent_does_not,
-    a_descendant_that_ignores_term_needs_kill,
-    a_descendant_with_stdout_keeps_the_stream_open,
-    a_descendant_without_stdout_lets_the_stream_end,
-    a_cleared_environment_is_empty,
-    an_environment_is_kept_otherwise,
-    a_descendant_lives_as_long_as_it_is_told,
-    several_descendants_all_write_their_pid,
-    a_spawn_that_fails_is_told,
-    a_fork_bomb_keeps_replacing_itself_and_ends_by_itself,
+    child_in_same_group_outlives_the_agent,
+    setsid_child_leads_its_session,
+    daemon_is_orphaned_in_a_leaderless_session,
+    descendant_obeys_sigterm_even_if_agent_ignores_it,
+    descendant_can_ignore_sigterm,
+    descendant_with_stdout_keeps_the_stream_open,
+    descendant_without_stdout_lets_the_stream_close,
+    cleared_environment_is_empty,
+    environment_is_inherited_by_default,
+    descendant_lives_for_the_given_time,
+    every_descendant_writes_its_pid,
+    spawn_failure_is_reported,
+    fork_bomb_replaces_itself_and_expires,
 ];
 
-fn a_child_in_the_same_group_outlives_the_agent() {
+fn child_in_same_group_outlives_the_agent() {
     let descendants = Descendants::new();
     let mut live = Live::start("", &[&descendants.pidfile(), "spawn same-group", "say spawned", "hang"]);
     live.read_to("spawned");
@@ -34,7 +34,7 @@ fn a_child_in_the_same_group_outlives_the_agent() {
     assert!(is_alive(pid));
 }
 
-fn a_child_in_its_own_session_leads_it() {
+fn setsid_child_leads_its_session() {
     let descendants = Descendants::new();
     let mut live = Live::start("", &[&descendants.pidfile(), "spawn setsid", "say spawned", "hang"]);
     live.read_to("spawned");
@@ -43,7 +43,7 @@ fn a_child_in_its_own_session_leads_it() {
     assert_eq!((session(pid), group(pid)), (raw(pid), raw(pid)));
 }
 
-fn a_daemon_is_an_orphan_of_a_session_without_a_leader() {
+fn daemon_is_orphaned_in_a_leaderless_session() {
     let descendants = Descendants::new();
     let mut live = Live::start("", &[&descendants.pidfile(), "spawn daemon", "say spawned", "hang"]);
     live.read_to("spawned");
@@ -54,14 +54,14 @@ fn a_daemon_is_an_orphan_of_a_session_without_a_leader() {
     assert!(!is_alive(Pid::from_raw(leader).unwrap()));
 }
 
-fn a_descendant_heeds_term_even_if_the_agent_does_not() {
+fn descendant_obeys_sigterm_even_if_agent_ignores_it() {
     let descendants = Descendants::new();
     play_steps("", &["ignore TERM", &descendants.pidfile(), "spawn setsid"]);
     kill_process(descendants.one(), Signal::TERM).unwrap();
     eventually("it ends", || !is_alive(descendants.one()));
 }
 
-fn a_descendant_that_ignores_term_needs_kill() {
+fn descendant_can_ignore_sigterm() {
     for kind in ["same-group", "setsid", "daemon"] {
         let descendants = Descendants::new();
         play_steps("", &[&descendants.pidfile(), &format!("spawn {kind} ignore-term")]);
@@ -74,7 +74,7 @@ fn a_descendant_that_ignores_term_needs_kill() {
     }
 }
 
-fn a_descendant_with_stdout_keeps_the_stream_open() {
+fn descendant_with_stdout_keeps_the_stream_open() {
     for kind in ["same-group", "setsid", "daemon"] {
         let descendants = Descendants::new();
         let mut live = Live::start("", &[&descendants.pidfile(), &format!("spawn {kind} keep-stdout")]);
@@ -86,7 +86,7 @@ fn a_descendant_with_stdout_keeps_the_stream_open() {
     }
 }
 
-fn a_descendant_without_stdout_lets_the_stream_end() {
+fn descendant_without_stdout_lets_the_stream_close() {
     let descendants = Descendants::new();
     let steps = [&descendants.pidfile(), "spawn daemon", "spawn setsid no-stdout"];
     let mut live = Live::start("", &steps);
@@ -100,7 +100,7 @@ fn a_descendant_without_stdout_lets_the_stream_end() {
     }
 }
 
-fn a_cleared_environment_is_empty() {
+fn cleared_environment_is_empty() {
     for kind in ["same-group", "setsid", "daemon"] {
         let descendants = Descendants::new();
         play_steps("", &[&descendants.pidfile(), &format!("spawn {kind} clear-env")]);
@@ -108,13 +108,13 @@ fn a_cleared_environment_is_empty() {
     }
 }
 
-fn an_environment_is_kept_otherwise() {
+fn environment_is_inherited_by_default() {
     let descendants = Descendants::new();
     play_steps("", &[&descendants.pidfile(), "spawn daemon"]);
     assert!(!environment(descendants.one()).is_empty());
 }
 
-fn a_descendant_lives_as_long_as_it_is_told() {
+fn descendant_lives_for_the_given_time() {
     let descendants = Descendants::new();
     let start = Instant::now();
     play_steps("", &[&format!("spawn daemon for 300ms pid={}", descendants.path().display())]);
@@ -123,7 +123,7 @@ fn a_descendant_lives_as_long_as_it_is_told() {
     assert!(start.elapsed() >= Duration::from_millis(300));
 }
 
-fn several_descendants_all_write_their_pid() {
+fn every_descendant_writes_its_pid() {
     let descendants = Descendants::new();
     play_steps("", &[&descendants.pidfile(), "spawn same-group", "spawn setsid", "spawn daemon", "cut"]);
     let mut pids: Vec<_> = descendants.all().iter().map(|pid| pid.as_raw_nonzero()).collect();
@@ -133,7 +133,7 @@ fn several_descendants_all_write_their_pid() {
     assert!(descendants.all().into_iter().all(is_alive));
 }
 
-fn a_spawn_that_fails_is_told() {
+fn spawn_failure_is_reported() {
     for kind in ["same-group", "daemon"] {
         let played = play_steps("", &[&format!("spawn {kind} pid=/nowhere/at/all")]);
         assert_eq!(played.code(), 70, "{kind}");
@@ -141,7 +141,7 @@ fn a_spawn_that_fails_is_told() {
     }
 }
 
-fn a_fork_bomb_keeps_replacing_itself_and_ends_by_itself() {
+fn fork_bomb_replaces_itself_and_expires() {
     let descendants = Descendants::new();
     let played = play_steps("", &[&descendants.pidfile(), "fork-bomb 3 for 400ms"]);
     assert_eq!(played.code(), 0);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cast::{play, play_steps, tests};
+use crate::harness::{play, play_steps, tests};
 
 tests![
     claude_echoes_with_init_and_result,
@@ -12,23 +12,23 @@ tests![
     claude_uses_a_tool,
     codex_uses_a_tool,
     gemini_uses_a_tool,
-    claude_streams_deltas_that_add_up,
-    codex_and_gemini_stream_pieces_that_add_up,
+    claude_deltas_add_up,
+    codex_and_gemini_deltas_add_up,
     claude_hits_max_turns_without_a_result_key,
     gemini_hits_max_turns_with_its_own_code,
-    codex_refuses_max_turns,
-    claude_api_errors_are_a_success_that_is_an_error,
-    claude_stops_are_errors_without_a_result_key,
+    codex_rejects_max_turns,
+    claude_api_error_has_subtype_success,
+    claude_failure_has_no_result_key,
     codex_failures_end_with_turn_failed,
     gemini_failures_exit_with_the_status_mod_256,
-    a_session_that_is_not_found_is_never_opened,
-    a_failure_says_the_text_it_is_given,
-    a_denied_tool_is_a_success,
-    a_retry_notice_is_not_the_end,
-    the_session_id_is_the_one_given,
-    a_new_session_has_a_new_uuid,
-    the_model_is_echoed,
-    every_step_of_every_voice_prints_valid_json,
+    missing_session_is_never_opened,
+    failure_prints_the_given_text,
+    denied_tool_is_a_success,
+    retry_notice_does_not_end_the_run,
+    given_session_id_is_used,
+    new_session_has_a_new_uuid,
+    model_is_echoed,
+    every_step_prints_valid_json_in_every_format,
 ];
 
 fn claude_echoes_with_init_and_result() {
@@ -144,7 +144,7 @@ fn gemini_uses_a_tool() {
     assert_eq!(played.last()["stats"]["tool_calls"], 1);
 }
 
-fn claude_streams_deltas_that_add_up() {
+fn claude_deltas_add_up() {
     let played = play_steps("", &["stream 3 5 1ms"]);
     let deltas: String = played
         .events()
@@ -156,7 +156,7 @@ fn claude_streams_deltas_that_add_up() {
     assert_eq!(played.text(), deltas);
 }
 
-fn codex_and_gemini_stream_pieces_that_add_up() {
+fn codex_and_gemini_deltas_add_up() {
     for (args, at) in [("--as codex", "/item/text"), ("--as gemini", "/content")] {
         let played = play_steps(args, &["stream 3 5 1ms"]);
         let whole: String = played.events().iter().filter_map(|event| event.pointer(at)?.as_str()).collect();
@@ -181,13 +181,13 @@ fn gemini_hits_max_turns_with_its_own_code() {
     assert_eq!((played.code(), &played.last()["status"]), (53, &json!("error")));
 }
 
-fn codex_refuses_max_turns() {
+fn codex_rejects_max_turns() {
     let played = play_steps("--as codex", &["max-turns"]);
     assert_eq!((played.code(), played.stdout.len()), (2, 0));
     assert!(played.stderr.contains("hint: "), "{}", played.stderr);
 }
 
-fn claude_api_errors_are_a_success_that_is_an_error() {
+fn claude_api_error_has_subtype_success() {
     let cases = [
         ("auth", json!(401)),
         ("rate-limit", json!(429)),
@@ -204,7 +204,7 @@ fn claude_api_errors_are_a_success_that_is_an_error() {
     }
 }
 
-fn claude_stops_are_errors_without_a_result_key() {
+fn claude_failure_has_no_result_key() {
     for (kind, subtype) in [("budget", "error_max_budget_usd"), ("other", "error_during_execution")] {
         let played = play_steps("", &[&format!("fail {kind}")]);
         let result = played.last();
@@ -230,7 +230,7 @@ fn gemini_failures_exit_with_the_status_mod_256() {
     }
 }
 
-fn a_session_that_is_not_found_is_never_opened() {
+fn missing_session_is_never_opened() {
     let claude = play_steps("--resume abc", &["fail session-not-found"]);
     assert_eq!((claude.code(), claude.events().len()), (1, 1));
     assert_eq!(claude.last()["subtype"], "error_during_execution");
@@ -242,7 +242,7 @@ fn a_session_that_is_not_found_is_never_opened() {
     }
 }
 
-fn a_failure_says_the_text_it_is_given() {
+fn failure_prints_the_given_text() {
     assert_eq!(play_steps("", &["fail auth please log in"]).text(), "please log in");
     let codex = play_steps("--as codex", &["fail auth please log in"]);
     assert_eq!(codex.last()["error"]["message"], "please log in");
@@ -250,7 +250,7 @@ fn a_failure_says_the_text_it_is_given() {
     assert_eq!(gemini.last()["error"]["message"], "please log in");
 }
 
-fn a_denied_tool_is_a_success() {
+fn denied_tool_is_a_success() {
     let claude = play_steps("", &["deny Bash", "answer I may not."]);
     assert_eq!((claude.code(), &claude.last()["subtype"]), (0, &json!("success")));
     assert_eq!(claude.last()["permission_denials"][0]["tool_name"], "Bash");
@@ -260,7 +260,7 @@ fn a_denied_tool_is_a_success() {
     assert_eq!((gemini.code(), &gemini.events()[3]["status"]), (0, &json!("error")));
 }
 
-fn a_retry_notice_is_not_the_end() {
+fn retry_notice_does_not_end_the_run() {
     let claude = play_steps("", &["retry-notice", "answer at last"]);
     assert_eq!((&claude.events()[1]["subtype"], claude.text().as_str()), (&json!("api_retry"), "at last"));
     let codex = play_steps("--as codex", &["retry-notice", "answer at last"]);
@@ -272,7 +272,7 @@ fn a_retry_notice_is_not_the_end() {
     assert!(gemini.stderr.contains("Retrying") && gemini.code() == 0);
 }
 
-fn the_session_id_is_the_one_given() {
+fn given_session_id_is_used() {
     for args in ["--resume S-1", "--session-id S-1", "-r S-1", "--resume=S-1"] {
         let events = play(args, "x").events();
         assert!(events.iter().all(|event| event["session_id"] == "S-1"), "{args}");
@@ -282,21 +282,21 @@ fn the_session_id_is_the_one_given() {
     assert_ne!(play("--resume S-1 --fork-session", "x").events()[0]["session_id"], "S-1");
 }
 
-fn a_new_session_has_a_new_uuid() {
+fn new_session_has_a_new_uuid() {
     let ids = [0, 1].map(|_| play("", "x").last()["session_id"].as_str().unwrap().to_owned());
     assert_ne!(ids[0], ids[1]);
     let groups: Vec<_> = ids[0].split('-').map(str::len).collect();
     assert_eq!(groups, [8, 4, 4, 4, 12]);
 }
 
-fn the_model_is_echoed() {
+fn model_is_echoed() {
     let events = play("--model opus", "x").events();
     assert_eq!((&events[0]["model"], &events[1]["message"]["model"]), (&json!("opus"), &json!("opus")));
     assert!(events[2]["modelUsage"]["opus"].is_object());
     assert_eq!(play("--as gemini -m flash", "x").events()[0]["model"], "flash");
 }
 
-fn every_step_of_every_voice_prints_valid_json() {
+fn every_step_prints_valid_json_in_every_format() {
     let nasty = "\u{1}\"\\ \u{2028} \u{7f} é 😀 </script>";
     let steps = [
         format!("say {nasty}"),

@@ -2,29 +2,29 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cast::{play, play_steps, tests, write_script};
+use crate::harness::{play, play_steps, tests, write_script};
 
 tests![
-    directives_are_not_part_of_what_was_said,
-    a_script_file_leaves_the_prompt_alone,
-    without_a_word_there_is_still_an_answer,
-    texts_on_the_way_are_joined_in_the_result,
-    the_script_goes_on_after_the_answer,
-    an_exit_code_comes_after_the_result,
-    a_delay_takes_its_time,
-    a_raw_line_is_printed_as_it_is,
-    a_mistake_in_a_step_is_found_before_the_first_event,
-    a_mistake_in_a_flag_is_named,
-    a_missing_script_is_named,
+    directives_are_not_echoed,
+    script_file_does_not_affect_the_prompt,
+    empty_prompt_is_answered,
+    intermediate_texts_are_joined_in_the_result,
+    script_continues_after_the_answer,
+    exit_code_follows_the_result,
+    delay_step_waits,
+    raw_line_is_printed_verbatim,
+    invalid_step_is_rejected_before_the_first_event,
+    invalid_flag_is_named,
+    missing_script_is_named,
     help_lists_every_flag_and_version_is_one_line,
 ];
 
-fn directives_are_not_part_of_what_was_said() {
+fn directives_are_not_echoed() {
     let played = play("", "one\n@rehearse delay 1ms\ntwo\n");
     assert_eq!(played.text(), "You said: one\ntwo");
 }
 
-fn a_script_file_leaves_the_prompt_alone() {
+fn script_file_does_not_affect_the_prompt() {
     let folder = tempfile::tempdir().unwrap();
     let script = write_script(folder.path(), "# greet\n\nsay hello\nstdin-bytes\n");
     let played = play(&format!("--script {script}"), "@rehearse exit 9\n");
@@ -34,37 +34,37 @@ fn a_script_file_leaves_the_prompt_alone() {
     assert_eq!(silent.text(), "hello\n0");
 }
 
-fn without_a_word_there_is_still_an_answer() {
+fn empty_prompt_is_answered() {
     assert_eq!(play("", "").text(), "You said nothing.");
 }
 
-fn texts_on_the_way_are_joined_in_the_result() {
+fn intermediate_texts_are_joined_in_the_result() {
     assert_eq!(play_steps("", &["say one", r#"say "two\nthree""#]).text(), "one\ntwo\nthree");
 }
 
-fn the_script_goes_on_after_the_answer() {
+fn script_continues_after_the_answer() {
     let played = play_steps("", &["answer done", "say afterthought"]);
     let kinds: Vec<_> = played.events().iter().map(|e| e["type"].as_str().unwrap().to_owned()).collect();
     assert_eq!(kinds, ["system", "assistant", "result", "assistant"]);
 }
 
-fn an_exit_code_comes_after_the_result() {
+fn exit_code_follows_the_result() {
     let played = play_steps("", &["answer done", "exit 7"]);
     assert_eq!((played.code(), played.text().as_str()), (7, "done"));
 }
 
-fn a_delay_takes_its_time() {
+fn delay_step_waits() {
     let start = Instant::now();
     play_steps("", &["delay 120ms"]);
     assert!(start.elapsed() >= Duration::from_millis(120));
 }
 
-fn a_raw_line_is_printed_as_it_is() {
+fn raw_line_is_printed_verbatim() {
     let played = play_steps("--as plain", &["raw  Loading {config}…", "answer ok"]);
     assert_eq!(String::from_utf8(played.stdout).unwrap(), "Loading {config}…\nok\n");
 }
 
-fn a_mistake_in_a_step_is_found_before_the_first_event() {
+fn invalid_step_is_rejected_before_the_first_event() {
     let played = play_steps("", &["say hello", "slep 1s"]);
     assert_eq!((played.code(), played.stdout.len()), (2, 0));
     assert_eq!(
@@ -73,13 +73,13 @@ fn a_mistake_in_a_step_is_found_before_the_first_event() {
     );
 }
 
-fn a_mistake_in_a_flag_is_named() {
+fn invalid_flag_is_named() {
     let played = play("--as siri", "x");
     assert_eq!((played.code(), played.stdout.len()), (2, 0));
     assert!(played.stderr.contains("`siri`") && played.stderr.contains("\nhint: "), "{}", played.stderr);
 }
 
-fn a_missing_script_is_named() {
+fn missing_script_is_named() {
     let played = play("--script /nowhere/at/all", "x");
     assert_eq!(played.code(), 2);
     assert!(played.stderr.contains("`/nowhere/at/all`"), "{}", played.stderr);

@@ -4,11 +4,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails on the spot")]
 
-mod cast;
 mod descendants;
 mod faults;
 mod formats;
 mod given;
+mod harness;
 mod language;
 
 use std::process::ExitCode;

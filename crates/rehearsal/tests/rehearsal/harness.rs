@@ -14,7 +14,7 @@ use serde_json::Value;
 macro_rules! tests {
     ($($name:ident),+ $(,)?) => {
         pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
-            vec![$(crate::cast::trial(concat!(module_path!(), "::", stringify!($name)), $name)),+]
+            vec![$(crate::harness::trial(concat!(module_path!(), "::", stringify!($name)), $name)),+]
         }
     };
 }
