@@ -104,7 +104,7 @@ fn desks(test: &str) -> Vec<Desk> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_prompt_reaches_the_model_and_its_text_comes_back() {
+async fn prompt_reaches_the_model_and_text_returns() {
     for desk in desks("text") {
         let api = ModelApi::start(Script::text("hello from the script")).await;
         let ended = desk.ask(&api, &[], "say hello").await;
@@ -119,7 +119,7 @@ async fn the_prompt_reaches_the_model_and_its_text_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tool_call_is_run_and_its_result_reaches_the_model() {
+async fn tool_result_reaches_the_model() {
     for desk in desks("tool") {
         let call = Call::Shell { command: "echo from-the-tool > made; cat made".to_owned() };
         let api = ModelApi::start(Script::call_then_text(call, "all done")).await;
@@ -141,7 +141,7 @@ async fn a_tool_call_is_run_and_its_result_reaches_the_model() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_fails_the_run_after_one_try() {
+async fn rejected_request_fails_without_retry() {
     for status in [401, 429] {
         for desk in desks(&format!("refusal-{status}")) {
             let api = ModelApi::start(Script::always(ModelTurn::refuse(status))).await;
@@ -153,7 +153,7 @@ async fn a_refusal_fails_the_run_after_one_try() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resumed_session_remembers() {
+async fn resumed_session_contains_earlier_messages() {
     for desk in desks("resume") {
         let api =
             ModelApi::start(Script::turns(vec![ModelTurn::text("noted"), ModelTurn::text("heron")])).await;

@@ -50,7 +50,7 @@ fn ask(vendor: ApiVendor, prompt: &str) -> Value {
 }
 
 #[tokio::test]
-async fn one_server_speaks_all_three_apis() {
+async fn one_server_serves_all_three_apis() {
     let api = ModelApi::start(Script::text("hello there")).await;
     for (vendor, path) in VENDORS {
         let answer = post(&api, path, &ask(vendor, "hi")).await;
@@ -64,7 +64,7 @@ async fn one_server_speaks_all_three_apis() {
 }
 
 #[tokio::test]
-async fn turns_are_taken_in_order_and_the_last_repeats() {
+async fn turns_are_served_in_order_and_the_last_repeats() {
     let api = ModelApi::start(Script::turns(vec![ModelTurn::text("one"), ModelTurn::text("two")])).await;
     for expected in ["one", "two", "two"] {
         assert!(post(&api, "/v1/messages", &ask(ApiVendor::Anthropic, "next")).await.contains(expected));
@@ -72,7 +72,7 @@ async fn turns_are_taken_in_order_and_the_last_repeats() {
 }
 
 #[tokio::test]
-async fn housekeeping_takes_no_turn() {
+async fn housekeeping_requests_use_no_turn() {
     let api = ModelApi::start(Script::turns(vec![ModelTurn::text("first"), ModelTurn::text("second")])).await;
     let schema = json!({"type": "OBJECT", "properties": {"complexity_score": {"type": "INTEGER"}}, "required": ["complexity_score"]});
     let route =
@@ -88,7 +88,7 @@ async fn housekeeping_takes_no_turn() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_in_each_vendors_own_words() {
+async fn rejection_uses_each_vendors_format() {
     let expected = [
         (ApiVendor::Anthropic, 401, "authentication_error"),
         (ApiVendor::Anthropic, 403, "permission_error"),
@@ -120,7 +120,7 @@ async fn a_refusal_is_in_each_vendors_own_words() {
 }
 
 #[tokio::test]
-async fn a_rate_limit_says_when_to_come_back() {
+async fn rate_limit_has_a_retry_after_header() {
     let api = ModelApi::start(Script::always(ModelTurn::rate_limited(Some(Duration::from_secs(7))))).await;
     for (vendor, path) in VENDORS {
         let answer = post(&api, path, &ask(vendor, "hi")).await;
@@ -130,7 +130,7 @@ async fn a_rate_limit_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_cut_reply_breaks_off_after_its_text() {
+async fn truncated_reply_closes_after_its_text() {
     let api = ModelApi::start(Script::always(ModelTurn::cut_after("half a"))).await;
     for (vendor, path) in VENDORS {
         let answer = post(&api, path, &ask(vendor, "hi")).await;
@@ -140,7 +140,7 @@ async fn a_cut_reply_breaks_off_after_its_text() {
 }
 
 #[tokio::test]
-async fn a_reply_can_hang_before_and_after_its_first_byte() {
+async fn reply_can_hang_before_and_after_its_first_byte() {
     let script = Script::turns(vec![ModelTurn::HangBeforeFirstByte, ModelTurn::hang_after("half")]);
     let api = ModelApi::start(script).await;
     let mut silent = send(&api, "/v1/messages", &ask(ApiVendor::Anthropic, "hi")).await;
@@ -163,7 +163,7 @@ async fn a_reply_can_hang_before_and_after_its_first_byte() {
 }
 
 #[tokio::test]
-async fn dropping_the_server_closes_its_port() {
+async fn dropped_server_closes_its_port() {
     let api = ModelApi::start(Script::text("hello")).await;
     let address = api.url().strip_prefix("http://").unwrap().to_owned();
     assert!(TcpStream::connect(&address).await.is_ok());
@@ -177,7 +177,7 @@ async fn dropping_the_server_closes_its_port() {
 }
 
 #[tokio::test]
-async fn an_mcp_call_is_named_as_each_cli_names_it() {
+async fn mcp_call_has_each_vendors_tool_name() {
     let call = Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": "x"}) };
     let api = ModelApi::start(Script::endless(call)).await;
     for (vendor, path) in VENDORS {
@@ -213,7 +213,7 @@ fn after_one_tool(vendor: ApiVendor, prompt: &str) -> Value {
 }
 
 #[tokio::test]
-async fn obey_runs_the_steps_of_the_prompt_in_order() {
+async fn obey_runs_prompt_steps_in_order() {
     let api = ModelApi::start(Script::obey()).await;
     for (vendor, path) in VENDORS {
         let first = post(&api, path, &ask(vendor, "$ echo first\nAll fine.")).await;

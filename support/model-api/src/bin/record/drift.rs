@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_line_is_shown_where_it_parts() {
+    fn changed_line_is_shown_at_the_difference() {
         let (old, new) = (format!("{}old tail", "x".repeat(500)), format!("{}new tail", "x".repeat(500)));
         let told = differences(&old, &new);
         assert_eq!(told.len(), 2);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_is_a_drift_too() {
+    fn changed_order_is_drift() {
         assert_eq!(differences("a\nb\n", "b\na\n"), ["the same lines in another order or number"]);
     }
 }

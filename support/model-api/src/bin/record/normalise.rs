@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_id_gets_the_same_stand_in_across_texts() {
+    fn same_id_has_the_same_placeholder_across_texts() {
         let mut normaliser = normaliser();
         let (a, b) = ("0a669051-c81f-40a5-9ef0-d4513f721e9c", "01a1ddd0-6851-7971-b830-161b37246785");
         let first = normaliser.text(&format!("{b} {a}"));
@@ -119,21 +119,21 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_background_tasks_get_stand_ins_wherever_they_occur() {
+    fn background_task_ids_are_replaced_everywhere() {
         let text = r#"{"task_id":"b0m8","run_id":"0m-6"} ID: b0m8. {"task_id":"c1"}"#;
         let expected = r#"{"task_id":"task1","run_id":"run1"} ID: task1. {"task_id":"task2"}"#;
         assert_eq!(normaliser().text(text), expected);
     }
 
     #[test]
-    fn times_paths_and_ports_lose_their_values_and_keep_their_shape() {
+    fn times_paths_and_ports_are_normalized() {
         let line = r#"{"cwd":"/var/tmp/desk-7/work","duration_ms":137,"at":"2026-11-15T06:06:27.462Z","url":"http://127.0.0.1:4711/v1"}"#;
         let expected = r#"{"cwd":"/desk/work","duration_ms":1,"at":"2026-01-01T00:00:00.000Z","url":"http://127.0.0.1:1/v1"}"#;
         assert_eq!(normaliser().text(line), expected);
     }
 
     #[test]
-    fn the_machines_noise_is_dropped_from_stderr_only() {
+    fn machine_noise_is_dropped_from_stderr_only() {
         let text = "Ripgrep is not available. Falling back to GrepTool.\nError: no\n";
         assert_eq!(normaliser().stderr(text), "Error: no\n");
         assert_eq!(normaliser().text(text), text);
