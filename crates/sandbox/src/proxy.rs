@@ -26,6 +26,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit for a connection to a host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The pause after a failed `accept`.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+
 /// A running proxy. Its threads exit with the sandbox, whose connections they serve, or with the process.
 #[derive(Debug)]
 pub struct Proxy {
@@ -69,10 +72,21 @@ impl Proxy {
 
 impl ProxyState {
     fn accept_connections(self: Arc<Self>, listener: &TcpListener) {
-        while let Ok((client, _)) = listener.accept() {
+        loop {
+            let accepted = listener.accept();
             if self.closed.load(Ordering::Relaxed) {
                 return;
             }
+            let client = match accepted {
+                Ok((client, _)) => client,
+                // The listener was shut down.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+                // ECONNABORTED, or EMFILE until a connection ends: the agent would lose its network for the rest of the run.
+                Err(_) => {
+                    thread::sleep(ACCEPT_BACKOFF);
+                    continue;
+                }
+            };
             if self.connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
                 self.connections.fetch_sub(1, Ordering::Relaxed);
                 send_error(&client, "503 Service Unavailable", "too many concurrent connections");
@@ -253,6 +267,21 @@ mod tests {
         let (_proxy, at) = proxy(&[server.to_string()]);
         let reply = send(at, &format!("CONNECT {server} HTTP/1.1\r\n\r\nhello"));
         assert_eq!(reply, "HTTP/1.1 200 Connection established\r\n\r\nhello");
+    }
+
+    /// A non-blocking listener fails with EAGAIN until a client connects.
+    #[test]
+    fn failed_accept_does_not_stop_the_proxy() {
+        let server = start_echo_server();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let at = listener.local_addr().unwrap();
+        let proxy = Proxy::start(listener.into(), &[server.to_string()]).unwrap();
+        for _ in 0..2 {
+            let reply = send(at, &format!("CONNECT {server} HTTP/1.1\r\n\r\nhello"));
+            assert_eq!(reply, "HTTP/1.1 200 Connection established\r\n\r\nhello");
+        }
+        assert!(proxy.close().is_empty());
     }
 
     #[test]
