@@ -1,7 +1,7 @@
 //! Hints for MCP clients: they name tools and parameters, never a command or a flag of the command line.
 
 use agents::LaunchError;
-use calls::{Answer, CallError};
+use calls::{Answer, CallError, Problem};
 use model::NotStartedReason;
 
 /// Returns the remedy for an error.
@@ -34,31 +34,19 @@ pub(crate) fn call_error_hint(error: &CallError) -> String {
         CallError::Launch(LaunchError::NoFileTools) => {
             "ask the user to install `file-tools` with the other programs of Switchboard".to_owned()
         }
+        CallError::NotReady(error) if names_command(error.hint()) => {
+            format!("ask the user to check the setup of {}", error.agent)
+        }
         error => without_commands(&error.hint()),
     }
 }
 
 /// Replaces the parts of an answer that mention the command line, and adds the next step to the note of an unfinished job.
 pub(crate) fn adapt_answer(mut answer: Answer) -> Answer {
-    if let Some(error) = &mut answer.error {
-        error.message = without_flags(&error.message);
-        let hint = match (error.kind.as_str(), error.reason) {
-            ("invalid_output", _) => {
-                "read the raw output with call_output, and ask the user to update the agent"
-            }
-            ("empty_output", _) => {
-                "read stderr with call_output, and ask the user to check the agent's setup"
-            }
-            ("internal", _) => {
-                "ask the user to check Switchboard's log and to report the bug; then call again"
-            }
-            ("not_started", Some(NotStartedReason::NotConfined)) => {
-                "ask the user to check the sandbox of this machine, or use a policy that it can enforce"
-            }
-            _ => "",
-        };
-        if !hint.is_empty() {
-            hint.clone_into(&mut error.hint);
+    if let Some(problem) = &mut answer.error {
+        problem.message = without_flags(&problem.message);
+        if let Some(hint) = failure_hint(problem) {
+            hint.clone_into(&mut problem.hint);
         }
     }
     answer.note = answer.note.map(|note| without_flags(&note));
@@ -69,9 +57,26 @@ pub(crate) fn adapt_answer(mut answer: Answer) -> Answer {
     answer
 }
 
+/// Returns the remedy for a failed job whose own hint names a command.
+fn failure_hint(problem: &Problem) -> Option<&'static str> {
+    Some(match (problem.kind.as_str(), problem.reason) {
+        ("invalid_output", _) => "read the raw output with call_output, and ask the user to update the agent",
+        ("empty_output", _) => "read stderr with call_output, and ask the user to check the agent's setup",
+        ("internal", _) => "ask the user to check Switchboard's log and to report the bug; then call again",
+        ("not_started", Some(NotStartedReason::NotConfined)) => {
+            "ask the user to check the sandbox of this machine, or use a policy that it can enforce"
+        }
+        _ => return None,
+    })
+}
+
+fn names_command(hint: &str) -> bool {
+    hint.contains("`switchboard ")
+}
+
 /// Replaces a hint that names a command.
 fn without_commands(hint: &str) -> String {
-    if hint.contains("`switchboard ") {
+    if names_command(hint) {
         return "ask the user to check Switchboard's log and to repair its store".to_owned();
     }
     without_flags(hint)
@@ -90,7 +95,77 @@ pub(crate) fn without_flags(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::AgentKind;
+    use agents::doctor::NotReady;
+    use model::{AgentKind, Deadline, FailureKind};
+
+    /// Returns the kind after `kind`, so that a new kind does not compile until it is listed.
+    fn next_kind(kind: Option<FailureKind>) -> Option<FailureKind> {
+        let not_started = |reason| Some(FailureKind::NotStarted { reason });
+        let deadline = |which| Some(FailureKind::Deadline { which });
+        let Some(kind) = kind else { return Some(FailureKind::MaxTurns) };
+        match kind {
+            FailureKind::MaxTurns => Some(FailureKind::MaxBudget),
+            FailureKind::MaxBudget => Some(FailureKind::Auth),
+            FailureKind::Auth => Some(FailureKind::RateLimit { retry_after: None }),
+            FailureKind::RateLimit { .. } => Some(FailureKind::Overloaded),
+            FailureKind::Overloaded => Some(FailureKind::PermissionDenied),
+            FailureKind::PermissionDenied => Some(FailureKind::Incomplete),
+            FailureKind::Incomplete => Some(FailureKind::SessionNotFound),
+            FailureKind::SessionNotFound => Some(FailureKind::SessionInUse),
+            FailureKind::SessionInUse => Some(FailureKind::InvalidOutput),
+            FailureKind::InvalidOutput => Some(FailureKind::Killed { signal: 9 }),
+            FailureKind::Killed { .. } => Some(FailureKind::EmptyOutput),
+            FailureKind::EmptyOutput => Some(FailureKind::Network),
+            FailureKind::Network => Some(FailureKind::AgentError),
+            FailureKind::AgentError => deadline(Deadline::Start),
+            FailureKind::Deadline { which: Deadline::Start } => deadline(Deadline::Idle),
+            FailureKind::Deadline { which: Deadline::Idle } => deadline(Deadline::Wall),
+            FailureKind::Deadline { which: Deadline::Wall } => Some(FailureKind::OutputLimit),
+            FailureKind::OutputLimit => Some(FailureKind::Stopped),
+            FailureKind::Stopped => Some(FailureKind::SpoolFailed),
+            FailureKind::SpoolFailed => Some(FailureKind::SupervisorLost),
+            FailureKind::SupervisorLost => Some(FailureKind::Internal),
+            FailureKind::Internal => Some(FailureKind::PolicyViolation),
+            FailureKind::PolicyViolation => not_started(NotStartedReason::ProgramMissing),
+            FailureKind::NotStarted { reason } => match reason {
+                NotStartedReason::ProgramMissing => not_started(NotStartedReason::ProgramNotExecutable),
+                NotStartedReason::ProgramNotExecutable => not_started(NotStartedReason::CwdMissing),
+                NotStartedReason::CwdMissing => not_started(NotStartedReason::CwdNotADirectory),
+                NotStartedReason::CwdNotADirectory => not_started(NotStartedReason::CwdForbidden),
+                NotStartedReason::CwdForbidden => not_started(NotStartedReason::NotConfined),
+                NotStartedReason::NotConfined => not_started(NotStartedReason::Other),
+                NotStartedReason::Other => None,
+            },
+        }
+    }
+
+    #[test]
+    fn no_failure_hint_names_a_command_or_flag() {
+        for kind in std::iter::successors(next_kind(None), |kind| next_kind(Some(kind.clone()))) {
+            let reason = match kind {
+                FailureKind::NotStarted { reason } => Some(reason),
+                _ => None,
+            };
+            for agent in AgentKind::ALL {
+                let problem = Problem {
+                    kind: kind.name().to_owned(),
+                    message: String::new(),
+                    hint: kind.hint(agent).to_owned(),
+                    reason,
+                    deadline: None,
+                    retry_after_ms: None,
+                };
+                let hint = failure_hint(&problem).unwrap_or(&problem.hint);
+                assert!(!names_command(hint) && !hint.contains("--"), "{kind:?}: {hint}");
+            }
+        }
+    }
+
+    #[test]
+    fn hint_for_an_unready_agent_names_no_command() {
+        let error = CallError::NotReady(NotReady { agent: AgentKind::Codex, findings: Vec::new() });
+        assert_eq!(call_error_hint(&error), "ask the user to check the setup of codex");
+    }
 
     #[test]
     fn hints_name_no_command_and_no_flag() {

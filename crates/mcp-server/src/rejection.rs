@@ -101,13 +101,14 @@ impl From<CallError> for ToolRejection {
             | CallError::Copied { .. } => Fault::Internal,
             _ => Fault::Caller,
         };
-        let field = field(&error).map(str::to_owned);
-        Self {
-            field,
-            message: without_flags(&model::error_chain(&error)),
-            hint: call_error_hint(&error),
-            fault,
+        let mut message = without_flags(&model::error_chain(&error));
+        if let CallError::Launch(LaunchError::ValueTooLong { flag, .. } | LaunchError::NulInValue { flag }) =
+            &error
+        {
+            message = message.replace(flag, parameter_of_flag(flag));
         }
+        let field = field(&error).map(str::to_owned);
+        Self { field, message, hint: call_error_hint(&error), fault }
     }
 }
 
@@ -171,6 +172,15 @@ mod tests {
         assert_eq!(result["isError"], true);
         assert_eq!(result["_meta"][ERROR_META]["field"], "cwd");
         assert!(result.get("structuredContent").is_none());
+    }
+
+    #[test]
+    fn agent_flag_is_reported_as_tool_parameter() {
+        let error = LaunchError::NulInValue { flag: "--append-system-prompt" };
+        assert_eq!(
+            ToolRejection::from(CallError::Launch(error)).message,
+            "the value of `system_prompt` contains a NUL character"
+        );
     }
 
     #[test]
