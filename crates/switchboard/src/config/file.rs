@@ -1,10 +1,10 @@
 //! Reads the configuration file, checks its owner and mode, and parses it into known keys with their lines.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use regular_file::open_linked;
 use rustix::process::geteuid;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Returns the content of the file; `None` if it does not exist.
 pub fn read(path: &Path) -> Result<Option<String>, ConfigError> {
     let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
-    let file = match File::open(path) {
+    let file = match open_linked(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(unreadable)?,
     };
