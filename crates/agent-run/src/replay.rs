@@ -16,7 +16,7 @@ pub fn replay_output(
     agent: AgentKind,
     observe: &mut impl FnMut(AgentEvent<'_>),
 ) -> io::Result<()> {
-    let mut file = match supervisor::open_regular(output) {
+    let mut file = match regular_file::open_regular(output) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         file => file?,
     };
@@ -35,7 +35,7 @@ pub fn replay_output(
 /// Returns the session that the agent itself reported in an output file.
 pub fn reported_session(output: &Path, agent: AgentKind) -> Option<SessionId> {
     let mut head = Vec::new();
-    supervisor::open_regular(output).ok()?.take(SESSION_BYTES).read_to_end(&mut head).ok()?;
+    regular_file::open_regular(output).ok()?.take(SESSION_BYTES).read_to_end(&mut head).ok()?;
     let mut session = None;
     Parser::new(agent, ParseLimits::default()).feed(&head, &mut |event| {
         if let AgentEvent::SessionStarted { session_id, .. } = event {

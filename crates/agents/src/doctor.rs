@@ -272,6 +272,9 @@ fn find_agent_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> 
 }
 
 fn not_found(kind: AgentKind, lookup: &Lookup) -> Finding {
+    if let Some(unreadable) = lookup.workspaces.unreadable() {
+        return unreadable.clone();
+    }
     let excluded = lookup.excluded.iter().map(|directory| directory.join(kind.name()));
     let linked = lookup.inherited.get("PATH").and_then(|path| find_in_path(kind.name(), path));
     match excluded.chain(linked.map(|link| real(&link))).find(|program| find::is_program(program)) {
@@ -330,6 +333,9 @@ fn missing_flags(kind: AgentKind, capabilities: &Capabilities) -> Option<Finding
 }
 
 fn program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {
+    if lookup.workspaces.unreadable().is_some() {
+        return None;
+    }
     if let Some(named) = lookup.programs.get(&kind) {
         return Some(named.clone());
     }

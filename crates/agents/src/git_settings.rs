@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+
+use regular_file::open_linked;
 
 /// The inherited settings. None of them runs a command or contains a secret.
 const PASSED_ON: &[&str] = &[
@@ -83,10 +84,7 @@ impl GitSettings {
 }
 
 fn read_text(path: &Path) -> Option<String> {
-    let file = File::open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
+    let file = open_linked(path).ok()?;
     let mut text = String::new();
     file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
     Some(text)

@@ -16,7 +16,7 @@ use model::{
 };
 
 use crate::early_stop::is_login_refused;
-use crate::parse::{ReportedError, ReportedErrorCode, ReportedResult, Summary};
+use crate::parse::{ReportedError, ReportedErrorCode, ReportedResult, Summary, without_last_word};
 use crate::{Launch, Version};
 use error_patterns::{kind_from_message, kind_from_status, retried_request, retry_after};
 use figures::Figures;
@@ -120,7 +120,8 @@ fn contradicted_success(run: &FinishedRun<'_>, mismatch: Option<&SessionMismatch
         let message = format!("asked to resume session {asked}, the agent started session {got}");
         return Some(failure(FailureKind::SessionNotFound, &message));
     }
-    let unfinished = cut_short(run).or_else(|| killed_after_result(run));
+    let unfinished =
+        cut_short(run).or_else(|| killed_after_result(run)).or_else(|| suspended_after_result(run));
     if let Some(failure) = unfinished.or_else(|| not_enforced(run)) {
         return Some(failure);
     }
@@ -182,6 +183,14 @@ fn killed_after_result(run: &FinishedRun<'_>) -> Option<Failure> {
     let message =
         format!("the agent was killed (signal {signal}) after a result was printed: it may not be its own");
     (run.report.end == End::Exited).then(|| failure(FailureKind::Incomplete, &message))
+}
+
+/// Returns the failure of an agent that was suspended when it was stopped after its result: a process of its tools could print a
+/// result in its name and suspend it.
+fn suspended_after_result(run: &FinishedRun<'_>) -> Option<Failure> {
+    let message = "the agent was suspended after a result was printed: it may not be its own";
+    (run.report.was_suspended && run.report.end != End::Exited)
+        .then(|| failure(FailureKind::Incomplete, message))
 }
 
 /// Returns the failure of a run whose required policy was not fully enforced: a new path could not be scanned or quarantined.
@@ -303,7 +312,13 @@ fn failure_from_outside(run: &FinishedRun<'_>, end: &End) -> Failure {
 }
 
 fn failure(kind: FailureKind, message: &str) -> Failure {
-    Failure { kind, message: message.trim().chars().take(MESSAGE_CHARS).collect() }
+    let message = message.trim();
+    let message = match message.char_indices().nth(MESSAGE_CHARS) {
+        // The rest of a cut secret would not be recognized and redacted.
+        Some((end, _)) => without_last_word(&message[..end]),
+        None => message,
+    };
+    Failure { kind, message: message.to_owned() }
 }
 
 /// Maps gemini's exit codes: its own, and the HTTP status modulo 256.

@@ -18,6 +18,7 @@ use json::Reader;
 use lines::{Line, Lines};
 use memchr::memchr2;
 pub use refused_paths::{RefusedErrno, RefusedPath, RefusedPaths};
+pub(crate) use summary::without_last_word;
 pub use summary::{ReportedError, ReportedErrorCode, ReportedResult, Summary};
 
 /// The message for an agent that gets no reply from its model's API and reports no reason.

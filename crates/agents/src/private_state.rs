@@ -3,12 +3,12 @@
 //! Has I/O: called before the launch. An `OAuth` login is refreshed in the copy; if the vendor then revokes the old token, the
 //! user has to log in again. A key in the environment has no such problem.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use model::{AgentKind, CallSpec};
+use regular_file::{create_private_directory, create_regular, open_linked, read_regular};
 use serde_json::{Value, json};
 
 use crate::LaunchSetup;
@@ -27,7 +27,7 @@ fn login_files(agent: AgentKind) -> &'static [&'static str] {
 /// Creates the private state directory of a call that requests one, and copies the user's login.
 pub fn seed_private_state(spec: &CallSpec, setup: &LaunchSetup) -> io::Result<()> {
     let Some(directory) = policy_directory(spec, setup) else { return Ok(()) };
-    DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    create_private_directory(&directory)?;
     let Some(users) = user_directory(spec.agent, setup) else { return Ok(()) };
     for name in login_files(spec.agent) {
         copy_if_newer(&users.join(name), &directory.join(name))?;
@@ -42,12 +42,13 @@ const GEMINI_SETTINGS: &str = ".gemini/settings.json";
 
 /// Copies gemini's choice of a login method from its settings, without which it has no login. Copies no other setting.
 fn copy_login_choice(from: &Path, to: &Path) -> io::Result<()> {
-    let settings: Option<Value> = fs::read(from).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let settings: Option<Value> =
+        read_users_file(from).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let Some(login) = settings.as_ref().and_then(|settings| settings.pointer("/security/auth")) else {
         return Ok(());
     };
     let chosen = json!({ "security": { "auth": login } }).to_string();
-    if fs::read(to).is_ok_and(|there| there == chosen.as_bytes()) {
+    if read_regular(to).is_ok_and(|there| there == chosen.as_bytes()) {
         return Ok(());
     }
     write(to, chosen.as_bytes())
@@ -72,16 +73,47 @@ fn copy_if_newer(from: &Path, to: &Path) -> io::Result<()> {
     if !from.is_file() || newer(from, to) == Some(false) {
         return Ok(());
     }
-    write(to, &fs::read(from)?)
+    write(to, &read_users_file(from)?)
+}
+
+/// Reads a file of the user, which may be a link.
+fn read_users_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_linked(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Writes a file atomically: a concurrent run with the same directory may read it.
 fn write(to: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(directory) = to.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        create_private_directory(directory)?;
     }
     let next = to.with_extension("next");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-    file.write_all(bytes)?;
+    // An agent has written to this directory: a link or a FIFO is rejected.
+    create_regular(&next)?.write_all(bytes)?;
     fs::rename(next, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    /// An agent that ran in the directory may have left either.
+    #[test]
+    fn link_and_fifo_in_private_state_are_not_written_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("users"), "secret").unwrap();
+        fs::write(at("victim"), "as it was").unwrap();
+        symlink(at("victim"), at("login.next")).unwrap();
+        assert!(copy_if_newer(&at("users"), &at("login.json")).is_err());
+        assert_eq!(fs::read_to_string(at("victim")).unwrap(), "as it was");
+        fs::remove_file(at("login.next")).unwrap();
+        mknodat(CWD, at("login.next"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert!(copy_if_newer(&at("users"), &at("login.json")).is_err());
+    }
 }

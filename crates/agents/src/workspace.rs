@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use model::{AgentKind, CallSpec};
+use regular_file::open_linked;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -269,7 +270,7 @@ struct ClaudeProject {
 fn user_servers(directories: &[PathBuf], inherited: &BTreeMap<String, String>) -> Map<String, Value> {
     let place = inherited.get("CLAUDE_CONFIG_DIR").or_else(|| inherited.get("HOME"));
     let Some(path) = place.map(|dir| Path::new(dir).join(".claude.json")) else { return Map::new() };
-    let Ok(file) = File::open(path) else { return Map::new() };
+    let Ok(file) = open_linked(&path) else { return Map::new() };
     let reader = std::io::BufReader::new(file.take(MAX_USER_FILE));
     let file: ClaudeFile = serde_json::from_reader(reader).unwrap_or_default();
     let of_project = directories.iter().filter_map(|dir| file.projects.get(dir));

@@ -16,6 +16,7 @@ use model::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use store::Store;
 
 use crate::activity::Activity;
 use crate::confinement::{Sandbox, ceiling_note};
@@ -374,6 +375,15 @@ impl Answer {
             answer.stderr = stderr(files);
         }
         answer
+    }
+
+    /// Redacts the stderr of the agent, which comes from its file; the other texts were redacted when they were stored.
+    #[must_use]
+    pub(crate) fn redacted(mut self, store: &Store) -> Self {
+        if let Some(stderr) = &mut self.stderr {
+            store.redact(stderr);
+        }
+        self
     }
 
     /// Sets the reason for which the job waits, also as the note.

@@ -101,7 +101,7 @@ impl CallerEnvironments {
 
     /// Returns the environment of a job's caller.
     pub fn read(&self, job: JobId) -> Option<CallerEnvironment> {
-        serde_json::from_slice(&supervisor::read_regular(&self.file(job)).ok()?).ok()
+        serde_json::from_slice(&regular_file::read_regular(&self.file(job)).ok()?).ok()
     }
 
     /// Removes the environment of a job, if there is one.

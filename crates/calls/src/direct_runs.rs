@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 
 use model::{JobId, RunState, RunStatus};
+use regular_file::read_regular;
 
 /// Returns the ended runs without a job that are not among the newest `max_count` directories in `jobs`.
 pub(crate) fn outdated(jobs: &Path, max_count: u64) -> io::Result<Vec<JobId>> {
@@ -20,7 +21,7 @@ pub(crate) fn outdated(jobs: &Path, max_count: u64) -> io::Result<Vec<JobId>> {
 
 /// Returns whether a directory is the spool of an ended run. The directory of a job has its runs one level below.
 fn is_ended_run(directory: &Path) -> bool {
-    let status = fs::read(directory.join("status.json")).ok();
+    let status = read_regular(&directory.join("status.json")).ok();
     let status = status.and_then(|bytes| serde_json::from_slice::<RunStatus>(&bytes).ok());
     let is_over = status.is_some_and(|status| matches!(status.state, RunState::Ended(_)));
     is_over && !directory.join("runs").exists()

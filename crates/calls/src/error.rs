@@ -1,13 +1,15 @@
 //! The errors of the job service.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use agents::LaunchError;
 use agents::doctor::{EscapingLink, NotReady};
 use model::{AgentKind, JobId, StateName};
+use regular_file::WrongFileType;
 use store::StoreError;
 
+use crate::identity::DamagedIdentity;
 use crate::launcher::CannotLaunch;
 use crate::store_loss::LostJobs;
 
@@ -21,7 +23,7 @@ pub enum CallError {
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The directory does not exist or cannot be entered.
-    #[error("the folder `{}` cannot be used", folder.display())]
+    #[error("cannot use directory `{}`", folder.display())]
     Cwd {
         /// The directory.
         folder: PathBuf,
@@ -29,13 +31,13 @@ pub enum CallError {
         source: io::Error,
     },
     /// The path is not a directory.
-    #[error("`{}` is not a folder", folder.display())]
+    #[error("`{}` is not a directory", folder.display())]
     CwdIsNoFolder {
         /// The path.
         folder: PathBuf,
     },
     /// The path is relative.
-    #[error("the folder `{}` is not an absolute path", folder.display())]
+    #[error("directory `{}` is not an absolute path", folder.display())]
     CwdIsRelative {
         /// The directory.
         folder: PathBuf,
@@ -103,7 +105,7 @@ pub enum CallError {
         source: io::Error,
     },
     /// The state directory cannot be used.
-    #[error("cannot use the state folder `{}`", folder.display())]
+    #[error("cannot use the state directory `{}`", folder.display())]
     State {
         /// The directory.
         folder: PathBuf,
@@ -138,6 +140,24 @@ pub enum CallError {
     Closing,
 }
 
+/// Returns the remedy for an unusable state directory.
+fn state_hint(state: &Path, source: &io::Error) -> String {
+    let damaged = source.get_ref().and_then(|inner| inner.downcast_ref::<DamagedIdentity>());
+    if let Some(damaged) = damaged {
+        return damaged.hint();
+    }
+    if let Some(replaced) = WrongFileType::find(source) {
+        return replaced.hint();
+    }
+    if !state.exists() {
+        return format!(
+            "move the directory back to `{}`, or stop the daemon with `switchboard stop --now` and retry",
+            state.display()
+        );
+    }
+    "check that it exists, belongs to you and can be written".to_owned()
+}
+
 impl From<CannotLaunch> for CallError {
     fn from(error: CannotLaunch) -> Self {
         match error {
@@ -153,10 +173,10 @@ impl CallError {
         match self {
             Self::NotReady(error) => error.hint().to_owned(),
             Self::Launch(error) => error.hint(),
-            Self::Cwd { .. } => "create the folder, or give one that exists and may be entered".to_owned(),
-            Self::CwdIsNoFolder { .. } => "give the folder and not a file in it".to_owned(),
+            Self::Cwd { .. } => "create the directory, or give one that exists and may be entered".to_owned(),
+            Self::CwdIsNoFolder { .. } => "pass the directory, not a file in it".to_owned(),
             Self::CwdIsRelative { .. } => {
-                "give an absolute path, one that begins with `~/`, or an alias of the configuration"
+                "pass an absolute path, a path that starts with `~/`, or an alias from the configuration"
                     .to_owned()
             }
             Self::EscapingLink(error) => error.hint(),
@@ -174,7 +194,7 @@ impl CallError {
                 format!("check whether it has ended; then {}", source.hint())
             }
             Self::Store(error) => error.hint().to_owned(),
-            Self::Files { .. } => "check that the folder of the job is still there".to_owned(),
+            Self::Files { .. } => "check that the directory of the job still exists".to_owned(),
             Self::Copied { folder } => {
                 format!(
                     "if this is the copy, remove {}: it gets an identity of its own",
@@ -186,7 +206,7 @@ impl CallError {
             Self::State { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "make room on the disk".to_owned()
             }
-            Self::State { .. } => "check that it exists, belongs to you and can be written".to_owned(),
+            Self::State { folder, source } => state_hint(folder, source),
             Self::NestedTooDeep { .. } => {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()
             }
@@ -201,7 +221,12 @@ impl CallError {
             Self::State { .. }
                 | Self::Copied { .. }
                 | Self::JobsLost { .. }
-                | Self::Store(StoreError::Full { .. } | StoreError::CannotOpen { .. } | StoreError::Lost(_))
+                | Self::Store(
+                    StoreError::Full { .. }
+                        | StoreError::CannotOpen { .. }
+                        | StoreError::NotAFile { .. }
+                        | StoreError::Lost(_)
+                )
         )
     }
 
@@ -220,5 +245,33 @@ impl CallError {
             Self::Launch(LaunchError::SessionNotUuid { .. }) => Some("resume_session_id"),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_identity_is_named_with_a_remedy() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("identity.json");
+        for text in ["", "{", "[1]"] {
+            std::fs::write(&path, text).unwrap();
+            let source = crate::identity::StateIdentity::open(directory.path()).unwrap_err();
+            let error = CallError::State { folder: directory.path().to_owned(), source };
+            let hint = error.hint();
+            assert!(
+                hint.contains(&format!("restore `{}` from a backup, or remove it", path.display())),
+                "{hint}"
+            );
+        }
+    }
+
+    #[test]
+    fn moved_state_directory_is_not_a_full_disk() {
+        let folder = PathBuf::from("/does/not/exist");
+        let error = CallError::State { folder, source: io::ErrorKind::NotFound.into() };
+        assert!(error.hint().starts_with("move the directory back to `/does/not/exist`"), "{}", error.hint());
     }
 }

@@ -18,10 +18,11 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 use model::{Job, JobId, StateName, Timestamp};
+use regular_file::{create_regular, open_regular, read_regular};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use supervisor::{Spool, create_regular, open_regular, read_regular};
+use supervisor::Spool;
 
 /// The job as in the store.
 pub(crate) const RECORD: &str = "record.json";
@@ -126,7 +127,7 @@ impl JobFiles {
     pub(crate) fn create(&self) -> io::Result<()> {
         // The directory of a new job is missing, so it is created before its content.
         let _ = fs::DirBuilder::new().mode(0o700).create(&self.directory);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.directory.join("runs"))
+        regular_file::create_private_directory(&self.directory.join("runs"))
     }
 
     /// Returns whether all files of an ended job are written.
@@ -159,7 +160,7 @@ impl JobFiles {
     pub(crate) fn announce(&self, job: &Job) {
         let write = || self.write_first_status(job).and_then(|()| self.write_first_record(job));
         if let Err(error) = self.create().and_then(|()| write()) {
-            tracing::warn!(job = %job.id, %error, "cannot make the folder of the job");
+            tracing::warn!(job = %job.id, %error, "cannot create the directory of the job");
         }
     }
 
@@ -300,7 +301,7 @@ impl JobFiles {
 
 /// Creates a directory that only the user can read.
 pub(crate) fn create_private(directory: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+    regular_file::create_private_directory(directory)
 }
 
 /// Replaces a file atomically, and fsyncs it and its directory.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Claim, Owner};
-use store::{HeldClaim, Store};
+use store::{HeldClaim, Store, StoreError};
 use tokio::time::sleep;
 
 use crate::active::{ActiveJob, ActiveJobs, StopReason};
@@ -28,22 +28,24 @@ impl Heartbeat {
     /// Beats three times per lease until the service has stopped.
     pub async fn run(&self) {
         let mut unknown: Vec<Claim> = Vec::new();
-        let mut has_renewed = false;
         loop {
             tokio::select! {
                 () = self.shutdown.stopped() => return,
                 () = sleep(self.lease / 3) => {}
             }
-            self.health.verify(has_renewed).await;
-            self.orphans.rescue_expired().await;
+            // Errors other than a loss are reported by the next write.
+            let _ = self.health.verify().await;
+            if !self.health.is_lost() {
+                self.orphans.rescue_expired().await;
+            }
             let held = match self.store.renew(&self.owner, self.lease).await {
                 Ok(held) => held,
+                Err(StoreError::Lost(_)) => continue,
                 Err(error) => {
                     tracing::warn!(%error, "cannot renew the lease");
                     continue;
                 }
             };
-            has_renewed = true;
             for active in self.active.all() {
                 match held.iter().find(|held| held.claim == active.claim) {
                     Some(held) if !held.cancel_requested => {}
@@ -69,9 +71,13 @@ impl Heartbeat {
         inactive.into_iter().map(|held| held.claim).collect()
     }
 
-    /// Stops a job that another owner holds. A job that nobody holds may have ended a moment ago.
+    /// Stops a job that another owner holds. A job that nobody holds may have ended a moment ago; its record exists in any case.
     async fn stop_if_lost(&self, active: &ActiveJob) {
-        let Ok(Some(job)) = self.store.get(active.claim.job).await else { return };
+        let job = match self.store.get(active.claim.job).await {
+            Ok(Some(job)) => job,
+            Ok(None) => return self.health.note_missing_job(active.claim.job),
+            Err(_) => return,
+        };
         if job.claim().is_some_and(|claim| claim != active.claim) {
             tracing::warn!(job = %job.id, "another owner holds the job: stopping the run");
             active.request_stop(StopReason::LostClaim);

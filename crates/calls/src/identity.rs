@@ -7,11 +7,11 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use model::{Owner, Placement};
+use regular_file::read_regular;
 use serde::{Deserialize, Serialize};
-use supervisor::read_regular;
 use uuid::Uuid;
 
 use crate::files::replace_durably;
@@ -44,12 +44,30 @@ pub(crate) struct Opened {
     pub is_in_place: bool,
 }
 
+/// An identity file that is empty or was changed by hand.
+#[derive(Debug, thiserror::Error)]
+#[error("`{}` is damaged", path.display())]
+pub(crate) struct DamagedIdentity {
+    path: PathBuf,
+    source: serde_json::Error,
+}
+
+impl DamagedIdentity {
+    /// Returns the remedy. With a store of its own, a directory with a new identity adopts all jobs.
+    pub fn hint(&self) -> String {
+        format!(
+            "restore `{}` from a backup, or remove it: the directory gets a new identity and keeps its jobs",
+            self.path.display()
+        )
+    }
+}
+
 impl StateIdentity {
     /// Reads or creates the identity of a directory. The caller holds the directory's lock. If the directory was moved, the caller writes
     /// the identity once it is known not to be a copy of a directory in use.
     pub fn open(state: &Path) -> io::Result<Opened> {
         let place = Place::of(state)?;
-        let damaged = |error| io::Error::other(format!("`{FILE}` is damaged: {error}"));
+        let damaged = |source| io::Error::other(DamagedIdentity { path: state.join(FILE), source });
         let known: Option<Self> = match read_regular(&state.join(FILE)) {
             Ok(text) => Some(serde_json::from_slice(&text).map_err(damaged)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

@@ -5,9 +5,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use model::{Job, JobId, JobState, Outcome, Owner, RunStatus, Timestamp};
+use regular_file::open_regular;
 use serde_json::Value;
 use store::RestoredJob;
-use supervisor::open_regular;
 
 use crate::files::{JobFiles, RECORD, StatusFile};
 use crate::metadata::MODEL_SPOKE;

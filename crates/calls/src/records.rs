@@ -53,7 +53,8 @@ impl JobRecords {
             if record.completed_at.is_some() {
                 self.nested.return_slot(record.order.parent, record.id);
                 self.environments.remove(record.id);
-                files.replace("result.json", &Answer::new(record, &files, None, self.store.now()))?;
+                let answer = Answer::new(record, &files, None, self.store.now());
+                files.replace("result.json", &answer.redacted(&self.store))?;
             }
             // On a full disk the status may fit although the record does not.
             let recorded = files.replace(RECORD, record);

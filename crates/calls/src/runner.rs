@@ -36,6 +36,7 @@ use crate::runs;
 use crate::settings::Settings;
 use crate::shutdown::Shutdown;
 use crate::slots::{JobSlot, Slots};
+use crate::store_health::StoreHealth;
 use crate::wait_reason::WaitReason;
 use messages::{cannot_follow, cannot_write, continue_prompt};
 
@@ -54,6 +55,7 @@ pub(crate) struct RunnerContext {
     pub slots: Arc<Slots>,
     pub locks: Arc<ResourceLocks>,
     pub nested: NestedCalls,
+    pub health: Arc<StoreHealth>,
     pub shutdown: Shutdown,
     /// Wakes the scheduler: a slot is free, or a job is queued.
     pub wake: Arc<Notify>,

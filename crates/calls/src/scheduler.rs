@@ -53,6 +53,8 @@ impl Scheduler {
     /// is prepared while the row is flushed.
     pub async fn submit(&self, id: JobId, order: NewJob) -> Result<Submitted, StoreError> {
         let Some(permit) = self.slots.try_acquire() else {
+            // A submit with a claim renews the lease, and so notices deleted records itself.
+            self.health.verify().await?;
             let submitted = async { self.store.submit_as(id, order, None).await?.flushed().await }.await;
             // A slot may be free by now, and its last holder did not know of this job.
             self.wake.notify_one();
@@ -60,11 +62,11 @@ impl Scheduler {
             self.announce(&submitted);
             return Ok(submitted);
         };
+        let submitted = self.store.submit_as(id, order, Some(self.claim_request())).await;
         let Committed { value: mut submitted, flush } =
-            self.store.submit_as(id, order, Some(self.claim_request())).await?;
+            submitted.inspect_err(|error| self.health.note(error))?;
         let claimed = submitted.claimed.take();
         let is_this = claimed.as_ref().is_some_and(|claimed| claimed.id == submitted.job.id);
-        // Before the runner starts: the record that it would write, of a claimed job, cannot be read back.
         if !is_this || submitted.job.order.fire_and_forget {
             self.announce(&submitted);
         }
@@ -144,6 +146,7 @@ impl Scheduler {
                         (may_claim, is_queue_empty) = (false, !self.settings.has_agent_limits());
                     }
                     Err(error) => {
+                        self.health.note(&error);
                         tracing::warn!(%error, hint = error.hint(), "cannot claim a job");
                         may_claim = false;
                     }

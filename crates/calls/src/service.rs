@@ -72,6 +72,11 @@ impl JobService {
         &self.0.owner
     }
 
+    /// Redacts a secret of the daemon from all texts that are stored from now on.
+    pub fn redact_secret(&self, secret: &str) {
+        self.0.store.redact_values(&[secret]);
+    }
+
     /// Returns how the store was lost, if it was removed, replaced or emptied while this service had it open.
     pub fn store_loss(&self) -> Option<StoreLoss> {
         self.0.health.check().err()

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use model::Owner;
-use store::{Store, StoreError, StoreLoss};
+use model::{JobId, Owner};
+use store::{Loss, Store, StoreError, StoreLoss};
 
 /// Checks the store and remembers its loss: afterwards no call is accepted and no job is claimed.
 #[derive(Debug)]
@@ -31,19 +31,38 @@ impl StoreHealth {
         self.loss.get().is_some()
     }
 
-    /// Looks for a loss, also in the rows of the store once this owner has a heartbeat there.
-    pub async fn verify(&self, has_heartbeat: bool) {
-        let verified = if has_heartbeat {
-            self.store.verify(&self.owner).await
-        } else {
-            self.store.verify_files().map_err(StoreError::from)
-        };
-        // Any other error is reported by the next write.
-        let Err(error @ StoreError::Lost(_)) = verified else { return };
-        let hint = error.hint();
-        if let StoreError::Lost(loss) = error
-            && self.loss.set(loss.clone()).is_ok()
-        {
+    /// Fails if records were deleted: what the store answers is incomplete then. After any other loss the open files are complete.
+    pub fn check_records(&self) -> Result<(), StoreLoss> {
+        match self.loss.get() {
+            Some(loss) if loss.loss == Loss::RecordsDeleted => Err(loss.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks for a loss in the files and in the rows of the store. The heartbeat of this owner must have been written before.
+    pub async fn verify(&self) -> Result<(), StoreError> {
+        let verified = self.store.verify(&self.owner).await;
+        verified.inspect_err(|error| self.note(error))
+    }
+
+    /// Notes the loss that an error of the store reports, if it does.
+    pub fn note(&self, error: &StoreError) {
+        if let StoreError::Lost(loss) = error {
+            self.note_loss(loss);
+        }
+    }
+
+    /// Notes that the record of an active job is missing.
+    pub fn note_missing_job(&self, job: JobId) {
+        if let Some(loss) = self.store.deleted_records() {
+            tracing::error!(%job, "the record of a running job was deleted");
+            self.note_loss(&loss);
+        }
+    }
+
+    fn note_loss(&self, loss: &StoreLoss) {
+        if self.loss.set(loss.clone()).is_ok() {
+            let hint = StoreError::Lost(loss.clone()).hint();
             tracing::error!(%loss, hint, "no call is accepted any more");
         }
     }

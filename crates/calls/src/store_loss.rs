@@ -10,9 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use model::{JobId, Owner};
+use regular_file::read_regular;
 use serde::{Deserialize, Serialize};
 use store::{DatabaseFile, StoreError, StoreLoss, StoreOptions, StoreSetting};
-use supervisor::read_regular;
 
 use crate::files::{job_directories, replace_durably};
 use crate::job_directory::{Content, read_directory};

@@ -28,7 +28,11 @@ pub(crate) async fn show(
     headers: HeaderMap,
 ) -> Result<Response, PageRejection> {
     let file = context.token_file();
-    let has_token = BearerToken::load_or_create(file).is_ok_and(|token| token.is_in(&headers));
+    let token = BearerToken::load_or_create(file).ok();
+    if let Some(token) = &token {
+        context.service().redact_secret(token.reveal());
+    }
+    let has_token = token.is_some_and(|token| token.is_in(&headers));
     if !has_token && auth::find_visitor(&context, &headers).is_none() {
         let hint = format!("send `Authorization: Bearer TOKEN`; the token is in {}\n", file.display());
         return Ok((StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], hint).into_response());

@@ -57,7 +57,7 @@ impl From<CallError> for PageRejection {
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let hint = match &error {
-            // The hints of `calls` name MCP tools.
+            // The hints of `calls` name no page.
             CallError::AlreadyEnded { .. } => "see its page for the outcome".to_owned(),
             CallError::NoSuchJob { .. } => {
                 "all jobs are at `/`; old jobs are removed after a while".to_owned()

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue};
+use regular_file::{WrongFileType, open_linked};
 use subtle::ConstantTimeEq;
 
 /// Length of a generated token, in hexadecimal digits.
@@ -51,6 +52,9 @@ impl TokenError {
     /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> &'static str {
         match self {
+            Self::File { source, .. } if WrongFileType::find(source).is_some() => {
+                "remove it, and a new one is created"
+            }
             Self::File { .. } => "check that its directory exists, belongs to you and is writable",
             Self::Shared { .. } => {
                 "remove it, and a new one is created; anyone who could read the file knows the old token"
@@ -73,6 +77,11 @@ impl BearerToken {
         }
     }
 
+    /// Reads the token from a file, if there is one.
+    pub fn load_existing(file: &Path) -> Option<Self> {
+        Self::load(file).ok()
+    }
+
     fn write_new(mut file: File) -> io::Result<Self> {
         // Two random UUIDs: 244 bits from the operating system.
         let mut token = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
@@ -84,7 +93,7 @@ impl BearerToken {
 
     fn load(path: &Path) -> Result<Self, TokenError> {
         let failed = |source| TokenError::File { file: path.to_owned(), source };
-        let file = File::open(path).map_err(failed)?;
+        let file = open_linked(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
             return Err(TokenError::Shared { file: path.to_owned() });

@@ -266,7 +266,9 @@ impl FailureKind {
             Self::OutputLimit => "ask for less output, or raise the output limit",
             Self::Stopped => "resume the session to continue",
             Self::NotStarted { reason } => reason.hint(),
-            Self::SpoolFailed => "free disk space for the state directory, then retry",
+            Self::SpoolFailed => {
+                "check that the state directory is still in its place and has free space, then retry"
+            }
             Self::SupervisorLost => "resume the session to continue; all processes of the run are gone",
             Self::Internal => {
                 "see the daemon's log and report the bug; `switchboard retry` runs the job again"

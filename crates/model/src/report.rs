@@ -28,6 +28,10 @@ pub struct RunReport {
     pub usage: TreeUsage,
     /// The number of processes, besides the agent's, that had to be killed at the end.
     pub descendants_ended: u32,
+    /// Is true if a process of the tree was suspended (SIGSTOP, a debugger) when the run was stopped: the agent may have been silent
+    /// only because of that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_suspended: bool,
     /// The evidence that no process is left.
     pub tree: TreeEnd,
     /// The sandbox. `None` if nothing was spawned, or in a report of an older version.

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::fs::metadata;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, geteuid};
 
+use crate::directory::open_directory;
 use crate::greeting::{
     ClientRole, ErrorReply, Greeting, Hello, MAX_GREETING_BYTES, PROTOCOL_VERSION, PeerVersion, Welcome,
 };
@@ -46,11 +48,31 @@ pub fn connect(
     environment: Option<&BTreeMap<String, String>>,
 ) -> Result<DaemonConnection, ConnectError> {
     let stream = connect_socket(home)?;
-    let peer = socket_peercred(&stream).map_err(|errno| ConnectError::Broken(errno.into()))?;
-    if peer.uid != geteuid() {
-        return Err(ConnectError::OtherUser { uid: peer.uid.as_raw() });
+    let (uid, pid) = peer_credentials(&stream).map_err(ConnectError::Broken)?;
+    if uid != geteuid().as_raw() {
+        return Err(ConnectError::OtherUser { uid });
     }
-    greet(stream, peer.pid, role, environment)
+    greet(stream, pid.ok_or(ConnectError::OtherPidNamespace)?, role, environment)
+}
+
+/// Returns the user and the process of the peer; no process if it is not visible in this PID namespace.
+///
+/// Not `rustix::net::sockopt::socket_peercred`: its process id cannot be zero, and a zero is undefined behavior.
+#[expect(unsafe_code, reason = "there is no safe wrapper that accepts a process id of zero")]
+fn peer_credentials(stream: &UnixStream) -> io::Result<(u32, Option<Pid>)> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(io::Error::other)?;
+    // SAFETY: the kernel writes at most `length` bytes, the size of the structure.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok((found.uid, Pid::from_raw(found.pid))) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Connects like [`connect`], and waits for a daemon that holds its lock but does not listen yet.
@@ -72,13 +94,14 @@ pub fn connect_when_ready(
 /// Tries the address in the lock file, then the default directories.
 fn connect_socket(home: &SwitchboardHome) -> Result<UnixStream, ConnectError> {
     let announced = LockHolder::read_last(home.state()).and_then(|holder| holder.socket);
-    let name = std::fs::File::open(home.state()).and_then(|state| socket::socket_name(&state));
+    let name = open_directory(home.state()).and_then(|state| socket::socket_name(&state));
     let default = name.ok().into_iter().flat_map(|name| {
         home.socket_directories()
             .into_iter()
             .map(move |directory| directory.join(&name))
             .collect::<Vec<PathBuf>>()
     });
+    let announced_directory = announced.as_deref().and_then(Path::parent).map(Path::to_owned);
     for path in announced.into_iter().chain(default) {
         match socket::connect(&path) {
             Ok(stream) => return Ok(stream),
@@ -86,7 +109,11 @@ fn connect_socket(home: &SwitchboardHome) -> Result<UnixStream, ConnectError> {
             Err(error) => return Err(ConnectError::Broken(error)),
         }
     }
-    Err(ConnectError::NotRunning)
+    // The daemon cannot recreate its socket there, and no other one can start while it holds the lock.
+    match announced_directory.filter(|directory| metadata(directory).is_ok_and(|found| !found.is_dir())) {
+        Some(path) if is_locked(home.state()) => Err(ConnectError::SocketDirectory { path }),
+        _ => Err(ConnectError::NotRunning),
+    }
 }
 
 fn has_no_listener(error: &io::Error) -> bool {
@@ -165,12 +192,21 @@ pub enum ConnectError {
     /// No process listens.
     #[error("no daemon is running")]
     NotRunning,
+    /// A daemon is running, and a file is in place of the directory of its socket.
+    #[error("cannot reach the running daemon: `{}` is not a directory", path.display())]
+    SocketDirectory {
+        /// The path.
+        path: PathBuf,
+    },
     /// Another user's process listens.
     #[error("the daemon on the socket belongs to user {uid}")]
     OtherUser {
         /// The user.
         uid: u32,
     },
+    /// The daemon is not visible in the PID namespace of this process.
+    #[error("the daemon runs outside of the PID namespace (container) of this process")]
+    OtherPidNamespace,
     /// No greeting arrived in time.
     #[error("the daemon (pid {pid}) does not respond")]
     Unresponsive {
@@ -204,6 +240,13 @@ impl ConnectError {
     pub fn hint(&self) -> String {
         match self {
             Self::NotRunning => "start one with `switchboard serve`".to_owned(),
+            Self::SocketDirectory { path } => {
+                format!("move `{}` away or remove it; the daemon recreates its socket", path.display())
+            }
+            Self::OtherPidNamespace => {
+                "run the command outside, or set SWITCHBOARD_HOME to a directory of its own for a daemon inside"
+                    .to_owned()
+            }
             Self::OtherUser { .. } => "set SWITCHBOARD_HOME to a directory of your own".to_owned(),
             Self::Unresponsive { pid } => {
                 format!(

@@ -3,11 +3,12 @@
 //! A user who can write to the state directory can make the daemon run programs. A directory that another user owns or can write to
 //! is rejected, not repaired: its contents may already be planted.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use regular_file::{WrongFileType, create_private_directory};
 use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::process::geteuid;
 
@@ -35,9 +36,8 @@ impl PrivateDirectory {
     /// Opens a directory that only the user can write to. Creates it if it is missing; other users may read it.
     pub fn open_owned(path: &Path) -> Result<Self, DirectoryError> {
         let cannot = |source| DirectoryError::Unusable { path: path.to_owned(), source };
-        DirBuilder::new().recursive(true).mode(PRIVATE_MODE.bits()).create(path).map_err(cannot)?;
-        let flags = i32::try_from(OFlags::DIRECTORY.bits()).unwrap_or_default();
-        let directory = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot)?;
+        create_private_directory(path).map_err(cannot)?;
+        let directory = open_directory(path).map_err(cannot)?;
         // From the descriptor, not the path, which may point to another directory by now (TOCTOU).
         let metadata = directory.metadata().map_err(cannot)?;
         let (owner, you) = (metadata.uid(), geteuid().as_raw());
@@ -57,6 +57,12 @@ impl PrivateDirectory {
     pub fn file(&self) -> &File {
         &self.directory
     }
+}
+
+/// Opens a directory for reading. `O_DIRECTORY` rejects anything else without blocking.
+pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
+    let flags = i32::try_from(OFlags::DIRECTORY.bits()).unwrap_or_default();
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
 /// An unusable directory.
@@ -94,10 +100,13 @@ impl DirectoryError {
     /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
-            Self::Unusable { .. } => {
-                "check that it can be created and read, or set SWITCHBOARD_HOME to another directory"
-                    .to_owned()
-            }
+            Self::Unusable { source, .. } => WrongFileType::find(source).map_or_else(
+                || {
+                    "check that it can be created and read, or set SWITCHBOARD_HOME to another directory"
+                        .to_owned()
+                },
+                WrongFileType::hint,
+            ),
             Self::NotYours { .. } => "set SWITCHBOARD_HOME to a directory of your own".to_owned(),
             Self::WritableByOthers { path, .. } => format!(
                 "inspect its contents, then run `chmod go-w '{}'`; or set SWITCHBOARD_HOME to another directory",

@@ -4,18 +4,20 @@
 //! earlier versions hold theirs. The kernel releases both when the holder exits. The content of the file is an address and never
 //! proof of a live daemon: it stays after a crash, and a copy of the directory contains that of the original.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use regular_file::{open_lock_file, read_regular};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::directory::open_directory;
 use crate::socket;
 
 /// The number of attempts to take a lock, which [`is_locked`] may hold briefly.
@@ -71,7 +73,7 @@ pub struct DaemonLock {
 impl DaemonLock {
     /// Takes the lock; `None` if another process holds it.
     pub fn try_acquire(state: &Path) -> io::Result<Option<Self>> {
-        let directory = File::open(state)?;
+        let directory = open_directory(state)?;
         if !try_flock(&directory)? {
             return Ok(None);
         }
@@ -106,7 +108,7 @@ impl DaemonLock {
 
 /// Returns whether a process holds the lock of a state directory: a daemon that runs, starts or stops.
 pub fn is_locked(state: &Path) -> bool {
-    File::open(state).is_ok_and(|directory| {
+    open_directory(state).is_ok_and(|directory| {
         flock(&directory, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
     })
 }
@@ -120,19 +122,6 @@ fn device_and_inode(found: &fs::Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }
 
-/// Reads a regular file. `O_NOFOLLOW` and `O_NONBLOCK` reject a link and do not block on a FIFO.
-fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits();
-    let flags = i32::try_from(flags).unwrap_or_default();
-    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 fn lock_path(state: &Path) -> PathBuf {
     state.join("daemon.lock")
 }
@@ -140,8 +129,7 @@ fn lock_path(state: &Path) -> PathBuf {
 /// Locks a file exclusively, creating it if it is missing; `None` if another process holds the lock.
 pub fn try_lock_file(path: &Path) -> io::Result<Option<File>> {
     // Not truncated: the content may be another holder's. O_CLOEXEC, so that no supervisor inherits the lock.
-    let file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let file = open_lock_file(path)?;
     Ok(try_flock(&file)?.then_some(file))
 }
 

@@ -18,7 +18,7 @@ pub const NO_ANSWER: &str =
 
 /// All facts about a finished request.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct FinishedRequest {
     /// [`crate::Provider::name`].
     pub provider: &'static str,
     /// The outcome of its runs.
@@ -38,7 +38,7 @@ pub(crate) struct Told {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct LastRun {
     /// True if the agent reported a final result.
-    pub spoke: bool,
+    pub has_result: bool,
     /// True if that result is an error of its model's API.
     pub refused_by_api: bool,
     /// The output, if none of it was JSON.
@@ -52,71 +52,76 @@ pub(crate) struct LastRun {
 }
 
 /// Returns the answer or the error.
-pub(crate) fn answer(told: Told) -> Result<OutgoingMessage, ProviderError> {
-    let Told { outcome, .. } = &told;
+pub(crate) fn answer(finished: FinishedRequest) -> Result<OutgoingMessage, ProviderError> {
+    let FinishedRequest { outcome, .. } = &finished;
     let verdict = outcome.verdict.clone();
     match verdict {
         // A call accepts the agent's own verdict; a program must decide for itself.
-        Verdict::Success if !outcome.permission_denials.is_empty() => Err(denied(told)),
-        Verdict::Success if outcome.text.is_empty() => Ok(polite(told)),
-        Verdict::Success => Ok(message(told)),
-        Verdict::Failed(failure) => degraded(told, &failure).map_err(|told| error(*told, failure)),
+        Verdict::Success if !outcome.permission_denials.is_empty() => Err(denied(finished)),
+        Verdict::Success if outcome.text.is_empty() => Ok(placeholder(finished)),
+        Verdict::Success => Ok(outgoing_message(finished)),
+        Verdict::Failed(failure) => {
+            degraded(finished, &failure).map_err(|finished| error(*finished, failure))
+        }
     }
 }
 
 /// Returns the error for an agent that reports success although tools were denied.
-fn denied(told: Told) -> ProviderError {
-    let denials = &told.outcome.permission_denials;
-    let words = denials.first().map(|denial| {
+fn denied(finished: FinishedRequest) -> ProviderError {
+    let denials = &finished.outcome.permission_denials;
+    let message = denials.first().map(|denial| {
         let others =
             if denials.len() > 1 { format!(" (and {} more)", denials.len() - 1) } else { String::new() };
         format!("`{}` was denied{others}: {}", denial.tool, denial.detail.as_deref().unwrap_or_default())
     });
-    error(told, Failure { kind: FailureKind::PermissionDenied, message: words.unwrap_or_default() })
+    error(finished, Failure { kind: FailureKind::PermissionDenied, message: message.unwrap_or_default() })
 }
 
 /// Returns failures that count as an answer, with a warning.
-fn degraded(mut told: Told, failure: &Failure) -> Result<OutgoingMessage, Box<Told>> {
-    let exited_well = told.outcome.exit == Some(Exit::Code(0));
-    let nothing_said = told.outcome.text.is_empty();
+fn degraded(
+    mut finished: FinishedRequest,
+    failure: &Failure,
+) -> Result<OutgoingMessage, Box<FinishedRequest>> {
+    let exited_zero = finished.outcome.exit == Some(Exit::Code(0));
+    let has_no_text = finished.outcome.text.is_empty();
     match &failure.kind {
-        FailureKind::InvalidOutput if exited_well && !told.last.spoke => {
-            let Some(text) = told.last.plain_text.take() else { return Err(Box::new(told)) };
-            told.outcome.text_cut += told.last.plain_text_cut;
-            Ok(flagged(told, &text, Warning::NotJson))
+        FailureKind::InvalidOutput if exited_zero && !finished.last.has_result => {
+            let Some(text) = finished.last.plain_text.take() else { return Err(Box::new(finished)) };
+            finished.outcome.text_cut += finished.last.plain_text_cut;
+            Ok(with_warning(finished, &text, Warning::NotJson))
         }
-        FailureKind::EmptyOutput if exited_well && !told.last.spoke => Ok(polite(told)),
+        FailureKind::EmptyOutput if exited_zero && !finished.last.has_result => Ok(placeholder(finished)),
         // Only claude reports an error name without a text.
         FailureKind::AgentError
-            if nothing_said
-                && told.last.spoke
-                && !told.last.refused_by_api
-                && matches!(told.outcome.agent, AgentKind::Claude | AgentKind::Rehearsal) =>
+            if has_no_text
+                && finished.last.has_result
+                && !finished.last.refused_by_api
+                && matches!(finished.outcome.agent, AgentKind::Claude | AgentKind::Rehearsal) =>
         {
             let text = format!("Error from Claude: {}", failure.message);
             let message = failure.message.clone();
-            Ok(flagged(told, &text, Warning::ErrorWithoutText { message }))
+            Ok(with_warning(finished, &text, Warning::ErrorWithoutText { message }))
         }
-        _ => Err(Box::new(told)),
+        _ => Err(Box::new(finished)),
     }
 }
 
-fn polite(told: Told) -> OutgoingMessage {
-    flagged(told, NO_ANSWER, Warning::NoText)
+fn placeholder(finished: FinishedRequest) -> OutgoingMessage {
+    with_warning(finished, NO_ANSWER, Warning::NoText)
 }
 
 /// Returns an answer whose last part is not the agent's own. Text of earlier runs is kept before it.
-fn flagged(mut told: Told, text: &str, warning: Warning) -> OutgoingMessage {
-    if !told.outcome.text.is_empty() {
-        told.outcome.text.push_str("\n\n");
+fn with_warning(mut finished: FinishedRequest, text: &str, warning: Warning) -> OutgoingMessage {
+    if !finished.outcome.text.is_empty() {
+        finished.outcome.text.push_str("\n\n");
     }
-    told.outcome.text.push_str(text);
-    told.warnings.push(warning);
-    message(told)
+    finished.outcome.text.push_str(text);
+    finished.warnings.push(warning);
+    outgoing_message(finished)
 }
 
-fn message(told: Told) -> OutgoingMessage {
-    let Told { provider, outcome, resumes, processing_time, mut warnings, last, .. } = told;
+fn outgoing_message(finished: FinishedRequest) -> OutgoingMessage {
+    let FinishedRequest { provider, outcome, resumes, processing_time, mut warnings, last, .. } = finished;
     if outcome.text_cut > 0 {
         warnings.push(Warning::TextCut { bytes: outcome.text_cut });
     }
@@ -140,14 +145,13 @@ fn message(told: Told) -> OutgoingMessage {
     }
 }
 
-fn error(told: Told, failure: Failure) -> ProviderError {
-    let Failure { kind, message: words } = failure;
-    let agent = told.outcome.agent;
-    let (exit, now) = (told.outcome.exit, told.now);
-    let (spoke, stderr) = (told.last.spoke, told.last.stderr.trim().to_owned());
-    let limits = told.limits.clone();
-    let so_far = Box::new(message(told));
-    let message = words;
+fn error(finished: FinishedRequest, failure: Failure) -> ProviderError {
+    let Failure { kind, message } = failure;
+    let agent = finished.outcome.agent;
+    let (exit, now) = (finished.outcome.exit, finished.now);
+    let (has_result, stderr) = (finished.last.has_result, finished.last.stderr.trim().to_owned());
+    let limits = finished.limits.clone();
+    let so_far = Box::new(outgoing_message(finished));
     match kind {
         FailureKind::MaxTurns => ProviderError::MaxTurns { agent, so_far },
         FailureKind::MaxBudget => ProviderError::Budget { agent, message, so_far },
@@ -169,7 +173,7 @@ fn error(told: Told, failure: Failure) -> ProviderError {
             ProviderError::Exited { agent, exit: Exit::Signal(signal), stderr: message, so_far }
         }
         FailureKind::InvalidOutput | FailureKind::EmptyOutput => match exit {
-            Some(exit) if !spoke && exit != Exit::Code(0) => {
+            Some(exit) if !has_result && exit != Exit::Code(0) => {
                 let stderr = if stderr.is_empty() { message } else { stderr };
                 ProviderError::Exited { agent, exit, stderr, so_far }
             }
@@ -179,13 +183,13 @@ fn error(told: Told, failure: Failure) -> ProviderError {
             ProviderError::Agent { agent, message, so_far }
         }
         FailureKind::Deadline { which } => {
-            ProviderError::Timeout { agent, deadline: which, after: wait(&limits, which), so_far }
+            ProviderError::Timeout { agent, deadline: which, after: duration_of(&limits, which), so_far }
         }
         FailureKind::OutputLimit => ProviderError::OutputLimit { agent, so_far },
         FailureKind::Stopped => ProviderError::Cancelled { agent, so_far },
         FailureKind::NotStarted { reason: NotStartedReason::NotConfined } => {
-            let words = message.rsplit("cannot confine the agent: ").next().unwrap_or(&message);
-            ProviderError::NeedsSandbox { agent, missing: words.to_owned() }
+            let missing = message.rsplit("cannot confine the agent: ").next().unwrap_or(&message);
+            ProviderError::NeedsSandbox { agent, missing: missing.to_owned() }
         }
         FailureKind::NotStarted { .. }
         | FailureKind::SpoolFailed
@@ -196,7 +200,7 @@ fn error(told: Told, failure: Failure) -> ProviderError {
     }
 }
 
-fn wait(limits: &Limits, which: Deadline) -> Duration {
+fn duration_of(limits: &Limits, which: Deadline) -> Duration {
     let limit = match which {
         Deadline::Start => limits.start,
         Deadline::Idle => limits.idle,
@@ -211,8 +215,8 @@ mod tests {
     use model::{PermissionDenial, Usage};
     use std::time::UNIX_EPOCH;
 
-    fn told() -> Told {
-        Told {
+    fn finished() -> FinishedRequest {
+        FinishedRequest {
             provider: "claude-code",
             outcome: Outcome {
                 agent: AgentKind::Claude,
@@ -235,7 +239,7 @@ mod tests {
                 retries: 0,
                 exit: Some(Exit::Code(0)),
             },
-            last: LastRun { spoke: true, ..LastRun::default() },
+            last: LastRun { has_result: true, ..LastRun::default() },
             limits: Limits { idle: Some(Duration::from_millis(1500)), ..Limits::default() },
             resumes: 0,
             processing_time: Duration::from_secs(1),
@@ -244,16 +248,16 @@ mod tests {
         }
     }
 
-    fn failed(kind: FailureKind) -> Told {
-        let mut told = told();
-        told.outcome.exit = Some(Exit::Code(1));
-        told.outcome.verdict = Verdict::Failed(Failure { kind, message: "its words".to_owned() });
-        told
+    fn failed(kind: FailureKind) -> FinishedRequest {
+        let mut finished = finished();
+        finished.outcome.exit = Some(Exit::Code(1));
+        finished.outcome.verdict = Verdict::Failed(Failure { kind, message: "its message".to_owned() });
+        finished
     }
 
     #[test]
-    fn an_answer_carries_all_that_is_known_about_it() {
-        let OutgoingMessage { text, metadata } = answer(told()).unwrap();
+    fn answer_contains_all_metadata() {
+        let OutgoingMessage { text, metadata } = answer(finished()).unwrap();
         assert_eq!(text, "Four.");
         let expected = Metadata {
             provider: "claude-code".to_owned(),
@@ -275,30 +279,32 @@ mod tests {
         let not_started = FailureKind::NotStarted { reason: NotStartedReason::CwdMissing };
         let not_confined = FailureKind::NotStarted { reason: NotStartedReason::NotConfined };
         let table: [(FailureKind, &str, Check); 18] = [
-            (not_confined, "claude CLI cannot be confined here: its words", |e| {
+            (not_confined, "claude CLI cannot be confined here: its message", |e| {
                 matches!(e, ProviderError::NeedsSandbox { .. })
             }),
-            (FailureKind::Auth, "claude CLI is not logged in: its words", |e| {
+            (FailureKind::Auth, "claude CLI is not logged in: its message", |e| {
                 matches!(e, ProviderError::Authentication { .. })
             }),
             (
                 FailureKind::RateLimit { retry_after: None },
-                "claude CLI has reached its rate limit: its words",
+                "claude CLI has reached its rate limit: its message",
                 |e| matches!(e, ProviderError::RateLimit { resets_at: None, .. }),
             ),
-            (FailureKind::Overloaded, "claude's servers are overloaded: its words", |e| {
+            (FailureKind::Overloaded, "claude's servers are overloaded: its message", |e| {
                 matches!(e, ProviderError::Overloaded { .. })
             }),
-            (FailureKind::Network, "claude CLI cannot reach its model: its words", |e| {
+            (FailureKind::Network, "claude CLI cannot reach its model: its message", |e| {
                 matches!(e, ProviderError::Network { .. })
             }),
-            (FailureKind::InvalidOutput, "claude CLI gave an answer that cannot be read: its words", |e| {
-                matches!(e, ProviderError::InvalidResponse { .. })
-            }),
-            (FailureKind::AgentError, "claude CLI failed: its words", |e| {
+            (
+                FailureKind::InvalidOutput,
+                "claude CLI returned output that cannot be parsed: its message",
+                |e| matches!(e, ProviderError::InvalidResponse { .. }),
+            ),
+            (FailureKind::AgentError, "claude CLI failed: its message", |e| {
                 matches!(e, ProviderError::Agent { .. })
             }),
-            (denied, "claude CLI was not allowed to use a tool: its words", |e| {
+            (denied, "claude CLI was not allowed to use a tool: its message", |e| {
                 matches!(e, ProviderError::ToolPermission { .. })
             }),
             (FailureKind::Deadline { which: Deadline::Wall }, "claude CLI timed out after 3600s", |e| {
@@ -312,32 +318,32 @@ mod tests {
             (FailureKind::Stopped, "claude CLI was stopped", |e| {
                 matches!(e, ProviderError::Cancelled { .. })
             }),
-            (FailureKind::SessionNotFound, "claude CLI has no such session: its words", |e| {
+            (FailureKind::SessionNotFound, "claude CLI has no such session: its message", |e| {
                 matches!(e, ProviderError::SessionNotFound { .. })
             }),
-            (FailureKind::SessionInUse, "claude CLI uses the session elsewhere: its words", |e| {
+            (FailureKind::SessionInUse, "claude CLI is already using the session: its message", |e| {
                 matches!(e, ProviderError::SessionInUse { .. })
             }),
             (FailureKind::MaxTurns, "claude CLI used up its turns (2 turns)", |e| {
                 matches!(e, ProviderError::MaxTurns { .. })
             }),
-            (FailureKind::MaxBudget, "claude CLI used up its budget: its words", |e| {
+            (FailureKind::MaxBudget, "claude CLI used up its budget: its message", |e| {
                 matches!(e, ProviderError::Budget { .. })
             }),
-            (FailureKind::OutputLimit, "claude CLI printed more than it may", |e| {
+            (FailureKind::OutputLimit, "claude CLI exceeded its output limit", |e| {
                 matches!(e, ProviderError::OutputLimit { .. })
             }),
-            (not_started, "claude CLI could not run: its words", |e| {
+            (not_started, "claude CLI could not run: its message", |e| {
                 matches!(e, ProviderError::Environment { .. })
             }),
-            (FailureKind::SupervisorLost, "claude CLI could not run: its words", |e| {
+            (FailureKind::SupervisorLost, "claude CLI could not run: its message", |e| {
                 matches!(e, ProviderError::Environment { .. })
             }),
         ];
-        for (kind, words, is_right) in table {
+        for (kind, message, is_right) in table {
             let error = answer(failed(kind)).unwrap_err();
             assert!(is_right(&error), "{error:?}");
-            assert_eq!(error.to_string(), words);
+            assert_eq!(error.to_string(), message);
             assert!(!error.hint().is_empty(), "{error:?}");
             if let Some(so_far) = error.so_far() {
                 assert_eq!(so_far.text, "Four.", "{error:?}");
@@ -347,104 +353,104 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_sandbox_is_told_without_what_led_to_it() {
-        let mut told = failed(FailureKind::NotStarted { reason: NotStartedReason::NotConfined });
-        if let Verdict::Failed(failure) = &mut told.outcome.verdict {
+    fn missing_sandbox_is_reported_without_its_context() {
+        let mut finished = failed(FailureKind::NotStarted { reason: NotStartedReason::NotConfined });
+        if let Verdict::Failed(failure) = &mut finished.outcome.verdict {
             failure.message = "not started: cannot confine the agent: there is no bubblewrap".to_owned();
         }
-        let error = answer(told).unwrap_err();
+        let error = answer(finished).unwrap_err();
         assert_eq!(error.to_string(), "claude CLI cannot be confined here: there is no bubblewrap");
         assert!(error.hint().contains("Access::Files"));
     }
 
     #[test]
-    fn a_rate_limit_tells_when_it_is_reset() {
+    fn rate_limit_reports_its_reset_time() {
         let wait = FailureKind::RateLimit { retry_after: Some(Duration::from_mins(1)) };
         let ProviderError::RateLimit { resets_at, .. } = answer(failed(wait)).unwrap_err() else { panic!() };
         assert_eq!(resets_at, Some(UNIX_EPOCH + Duration::from_secs(1060)));
     }
 
     #[test]
-    fn a_denied_tool_is_named_and_the_answer_kept() {
-        let mut told = failed(FailureKind::PermissionDenied);
+    fn denied_tool_is_named_and_answer_is_kept() {
+        let mut finished = failed(FailureKind::PermissionDenied);
         let denial = PermissionDenial { tool: "Bash".to_owned(), tool_use_id: None, detail: None };
-        told.outcome.permission_denials = vec![denial.clone()];
-        let error = answer(told).unwrap_err();
+        finished.outcome.permission_denials = vec![denial.clone()];
+        let error = answer(finished).unwrap_err();
         assert_eq!(error.so_far().unwrap().metadata.permission_denials, std::slice::from_ref(&denial));
         let ProviderError::ToolPermission { denials, .. } = error else { panic!() };
         assert_eq!(denials, [denial]);
     }
 
     #[test]
-    fn a_cli_that_ended_without_a_word_tells_its_exit_and_stderr() {
+    fn silent_exit_reports_exit_status_and_stderr() {
         for (kind, text) in [(FailureKind::EmptyOutput, ""), (FailureKind::InvalidOutput, "half")] {
-            let mut told = failed(kind);
-            told.outcome.text = text.to_owned();
-            let plain_text = Some("some words".to_owned());
+            let mut finished = failed(kind);
+            finished.outcome.text = text.to_owned();
+            let plain_text = Some("some message".to_owned());
             let stderr = "cannot find module x\n".to_owned();
-            told.last = LastRun { plain_text, stderr, ..LastRun::default() };
-            let error = answer(told).unwrap_err();
+            finished.last = LastRun { plain_text, stderr, ..LastRun::default() };
+            let error = answer(finished).unwrap_err();
             assert_eq!(error.to_string(), "claude CLI exited with exit code 1: cannot find module x");
         }
     }
 
     #[test]
-    fn output_that_is_not_json_is_the_answer_and_flagged() {
-        let mut told = failed(FailureKind::InvalidOutput);
-        told.outcome.text.clear();
-        told.outcome.exit = Some(Exit::Code(0));
+    fn plain_text_answer_has_a_warning() {
+        let mut finished = failed(FailureKind::InvalidOutput);
+        finished.outcome.text.clear();
+        finished.outcome.exit = Some(Exit::Code(0));
         let plain_text = Some("Four, I think.".to_owned());
-        told.last = LastRun { plain_text, plain_text_cut: 9, ..LastRun::default() };
-        let message = answer(told).unwrap();
+        finished.last = LastRun { plain_text, plain_text_cut: 9, ..LastRun::default() };
+        let message = answer(finished).unwrap();
         assert_eq!(message.text, "Four, I think.");
         assert_eq!(message.metadata.warnings, [Warning::NotJson, Warning::TextCut { bytes: 9 }]);
     }
 
     #[test]
-    fn an_error_with_nothing_said_is_told_as_text_and_flagged() {
-        let mut told = failed(FailureKind::AgentError);
-        told.outcome.text.clear();
-        if let Verdict::Failed(failure) = &mut told.outcome.verdict {
+    fn error_without_text_is_an_answer_with_a_warning() {
+        let mut finished = failed(FailureKind::AgentError);
+        finished.outcome.text.clear();
+        if let Verdict::Failed(failure) = &mut finished.outcome.verdict {
             failure.message = "error_during_execution".to_owned();
         }
-        let message = answer(told).unwrap();
+        let message = answer(finished).unwrap();
         assert_eq!(message.text, "Error from Claude: error_during_execution");
         let warning = Warning::ErrorWithoutText { message: "error_during_execution".to_owned() };
         assert_eq!(message.metadata.warnings, [warning]);
     }
 
     #[test]
-    fn an_error_of_the_api_or_of_another_agent_stays_an_error() {
+    fn api_and_other_agents_errors_stay_errors() {
         let mut by_api = failed(FailureKind::AgentError);
         by_api.last.refused_by_api = true;
         let mut by_codex = failed(FailureKind::AgentError);
         by_codex.outcome.agent = AgentKind::Codex;
-        for mut told in [by_api, by_codex] {
-            told.outcome.text.clear();
-            let error = answer(told).unwrap_err();
+        for mut finished in [by_api, by_codex] {
+            finished.outcome.text.clear();
+            let error = answer(finished).unwrap_err();
             assert!(matches!(error, ProviderError::Agent { .. }), "{error:?}");
         }
     }
 
     #[test]
-    fn no_words_and_no_error_is_a_polite_text_and_flagged() {
-        let mut said_nothing = told();
+    fn empty_answer_returns_placeholder_with_warning() {
+        let mut said_nothing = finished();
         said_nothing.outcome.text.clear();
         let mut printed_nothing = failed(FailureKind::EmptyOutput);
         printed_nothing.outcome.text.clear();
         printed_nothing.outcome.exit = Some(Exit::Code(0));
-        printed_nothing.last.spoke = false;
-        for told in [said_nothing, printed_nothing] {
-            let message = answer(told).unwrap();
+        printed_nothing.last.has_result = false;
+        for finished in [said_nothing, printed_nothing] {
+            let message = answer(finished).unwrap();
             assert_eq!(message.text, NO_ANSWER);
             assert_eq!(message.metadata.warnings, [Warning::NoText]);
         }
     }
 
     #[test]
-    fn a_cut_text_is_flagged() {
-        let mut told = told();
-        told.outcome.text_cut = 7;
-        assert_eq!(answer(told).unwrap().metadata.warnings, [Warning::TextCut { bytes: 7 }]);
+    fn truncated_text_has_a_warning() {
+        let mut finished = finished();
+        finished.outcome.text_cut = 7;
+        assert_eq!(answer(finished).unwrap().metadata.warnings, [Warning::TextCut { bytes: 7 }]);
     }
 }

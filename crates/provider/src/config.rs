@@ -112,14 +112,14 @@ impl ProviderConfig {
     }
 
     /// Returns the environment of the request: the configured one, or this program's.
-    pub(crate) fn surroundings(&self) -> BTreeMap<String, String> {
-        self.environment.clone().unwrap_or_else(of_this_process)
+    pub(crate) fn resolve_environment(&self) -> BTreeMap<String, String> {
+        self.environment.clone().unwrap_or_else(process_environment)
     }
 }
 
 /// Returns all variables that are valid UTF-8. Other values cannot be passed on; from `PATH` only invalid directories are
 /// dropped.
-fn of_this_process() -> BTreeMap<String, String> {
+fn process_environment() -> BTreeMap<String, String> {
     let text = |(name, value): (OsString, OsString)| {
         let name = name.into_string().ok()?;
         let value =
@@ -130,19 +130,19 @@ fn of_this_process() -> BTreeMap<String, String> {
 }
 
 /// Returns the directory in a variable, if it is an absolute path.
-pub(crate) fn folder_of(surroundings: &BTreeMap<String, String>, name: &str) -> Option<PathBuf> {
-    surroundings.get(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
+pub(crate) fn directory_variable(environment: &BTreeMap<String, String>, name: &str) -> Option<PathBuf> {
+    environment.get(name).map(PathBuf::from).filter(|directory| directory.is_absolute())
 }
 
 /// Returns the state directory, the same for the library and the command line.
-pub(crate) fn state_folder(surroundings: &BTreeMap<String, String>) -> Option<PathBuf> {
-    let state = folder_of(surroundings, "XDG_STATE_HOME")
-        .or_else(|| Some(folder_of(surroundings, "HOME")?.join(".local/state")));
+pub(crate) fn state_directory(environment: &BTreeMap<String, String>) -> Option<PathBuf> {
+    let state = directory_variable(environment, "XDG_STATE_HOME")
+        .or_else(|| Some(directory_variable(environment, "HOME")?.join(".local/state")));
     Some(state?.join("switchboard"))
 }
 
 /// Returns the directory of this program.
-pub(crate) fn own_folder() -> Option<PathBuf> {
+pub(crate) fn own_directory() -> Option<PathBuf> {
     std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned))
 }
 
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_those_of_the_design() {
+    fn default_config_has_documented_values() {
         let config = ProviderConfig::default();
         assert_eq!(config.turns_per_run(AgentKind::Claude), Some(25));
         assert!(config.allowed_tools.is_empty() && config.working_dir.is_none() && config.model.is_none());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_without_a_turn_limit_are_given_none_by_default() {
+    fn agents_without_turn_limit_get_none_by_default() {
         for kind in [AgentKind::Codex, AgentKind::Gemini] {
             assert_eq!(ProviderConfig::default().turns_per_run(kind), None);
             // An explicit limit is passed on, so that the agent's rejection is returned.
@@ -171,10 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn a_given_environment_takes_the_place_of_the_programs_own() {
+    fn configured_environment_replaces_the_programs() {
         let given = BTreeMap::from([("HOME".to_owned(), "/home/ana".to_owned())]);
         let config = ProviderConfig { environment: Some(given.clone()), ..ProviderConfig::default() };
-        assert_eq!(config.surroundings(), given);
-        assert!(!ProviderConfig::default().surroundings().is_empty());
+        assert_eq!(config.resolve_environment(), given);
+        assert!(!ProviderConfig::default().resolve_environment().is_empty());
     }
 }

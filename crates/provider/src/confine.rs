@@ -15,7 +15,7 @@ use agents::doctor::find_in_path;
 use model::{AgentKind, CallPolicy, CallSpec, McpServer, Preset, Requirement, SettingsChoice, ToolChoice};
 
 use crate::agent_spec::{Access, AgentSpec, FileVerb};
-use crate::config::own_folder;
+use crate::config::own_directory;
 use crate::error::ProviderError;
 
 /// The name of the MCP server, which is part of the tool names: `mcp__files__read`.
@@ -32,13 +32,13 @@ pub(crate) fn check(kind: AgentKind, access: &Access) -> Result<(), ProviderErro
     match (access, kind) {
         (Access::Files(_) | Access::FilesByShell(_), AgentKind::Codex | AgentKind::Gemini) => {
             Err(ProviderError::Unsupported {
-                what: format!("{kind} CLI cannot be kept to the file tools alone"),
-                instead: "use claude for it, or give the agent more: `Access::Full`",
+                what: format!("{kind} CLI cannot be restricted to the file tools"),
+                instead: "use claude, or grant `Access::Full`",
             })
         }
         (Access::Tools(_), AgentKind::Codex) => Err(ProviderError::Unsupported {
-            what: format!("{kind} CLI cannot be told which tools it has"),
-            instead: "use claude or gemini for it, or give the agent more: `Access::Full`",
+            what: format!("{kind} CLI does not support a choice of tools"),
+            instead: "use claude or gemini, or grant `Access::Full`",
         }),
         _ => Ok(()),
     }
@@ -49,7 +49,7 @@ pub(crate) fn policy(access: &Access, asked: &CallPolicy) -> Result<CallPolicy, 
     let Access::FilesByShell(verbs) = access else { return Ok(asked.clone()) };
     if !asked.preset.has_shell() {
         return Err(ProviderError::Unsupported {
-            what: format!("policy `{}` leaves the agent no shell to run `file-tools` in", asked.preset),
+            what: format!("policy `{}` gives the agent no shell to run `file-tools`", asked.preset),
             instead: "use `Access::Files` with it, or policy `workspace` or `observe`",
         });
     }
@@ -60,7 +60,7 @@ pub(crate) fn policy(access: &Access, asked: &CallPolicy) -> Result<CallPolicy, 
 /// Applies the agent's prompt, access and policy to a call.
 pub(crate) fn apply(
     spec: &AgentSpec,
-    surroundings: &BTreeMap<String, String>,
+    environment: &BTreeMap<String, String>,
     call: &mut CallSpec,
 ) -> Result<(), ProviderError> {
     let prompt = spec.system_prompt.trim();
@@ -81,7 +81,7 @@ pub(crate) fn apply(
             }
         }
         Access::Files(verbs) => {
-            let file_tools = find(spec, surroundings)?;
+            let file_tools = find(spec, environment)?;
             let root = text(&call.cwd)?.to_owned();
             call.tools = ToolChoice::Only(verbs.iter().map(|verb| tool(*verb)).collect());
             call.available_tools = Some(Vec::new());
@@ -102,7 +102,7 @@ pub(crate) fn apply(
 }
 
 /// Prepends the directory of `file-tools` to the agent's `PATH`, before other programs of that name.
-pub(crate) fn lead_to(
+pub(crate) fn prepend_to_path(
     file_tools: &Path,
     workspace: &Path,
     inherited: &mut BTreeMap<String, String>,
@@ -111,17 +111,14 @@ pub(crate) fn lead_to(
         Err(ProviderError::environment(format!("`{}` {why}", file_tools.display()), remedy))
     };
     if file_tools.file_name().is_none_or(|name| name != FILE_TOOLS) {
-        return refused("is not called `file-tools`", "a shell finds it by that name: rename or copy it");
+        return refused("is not called `file-tools`", "rename or copy it: a shell finds it by that name");
     }
     if file_tools.starts_with(workspace) {
-        return refused(
-            "lies in the workspace",
-            "install it where the agent cannot put another in its place",
-        );
+        return refused("lies in the workspace", "install it where the agent cannot replace it");
     }
-    let folder = file_tools.parent().unwrap_or(Path::new("/"));
+    let directory = file_tools.parent().unwrap_or(Path::new("/"));
     let rest = inherited.get("PATH").map(|path| format!(":{path}")).unwrap_or_default();
-    inherited.insert("PATH".to_owned(), format!("{}{rest}", text(folder)?));
+    inherited.insert("PATH".to_owned(), format!("{}{rest}", text(directory)?));
     Ok(())
 }
 
@@ -146,11 +143,12 @@ fn manual(verbs: &[FileVerb]) -> String {
 /// Finds `file-tools`: at the path in the spec, beside this program, or in `PATH`.
 pub(crate) fn find(
     spec: &AgentSpec,
-    surroundings: &BTreeMap<String, String>,
+    environment: &BTreeMap<String, String>,
 ) -> Result<PathBuf, ProviderError> {
     let named = spec.file_tools.clone();
-    let beside = || own_folder().map(|folder| folder.join(FILE_TOOLS)).filter(|program| program.is_file());
-    let in_path = || find_in_path(FILE_TOOLS, surroundings.get("PATH").map_or("", String::as_str));
+    let beside =
+        || own_directory().map(|directory| directory.join(FILE_TOOLS)).filter(|program| program.is_file());
+    let in_path = || find_in_path(FILE_TOOLS, environment.get("PATH").map_or("", String::as_str));
     let found = named.or_else(beside).or_else(in_path).filter(|program| program.is_file());
     // The real path: the agent starts it in the workspace, which must not replace it, and in a sandbox a link could point to a
     // hidden path.
@@ -161,7 +159,7 @@ pub(crate) fn find(
         };
         ProviderError::environment(
             format!("`file-tools` not found {place}"),
-            "install all of Switchboard, or name the program in `AgentSpec::file_tools`",
+            "install all of Switchboard, or set `AgentSpec::file_tools`",
         )
     })
 }
@@ -195,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restricted_agent_has_one_server_its_verbs_and_nothing_else() {
+    fn files_access_has_one_mcp_server_and_its_verbs() {
         let call = applied(&with(Access::Files(vec![FileVerb::Read, FileVerb::List]))).unwrap();
         let expected = CallSpec {
             system_prompt: Some("Be brief.".to_owned()),
@@ -214,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_verb_there_is_no_tool_at_all() {
+    fn files_access_without_verbs_has_no_tool() {
         let call = applied(&with(Access::Files(Vec::new()))).unwrap();
         assert_eq!((call.tools, call.mcp_servers), (ToolChoice::None, Vec::new()));
     }
@@ -237,13 +235,13 @@ mod tests {
     #[test]
     fn shell_access_requires_an_enforceable_policy() {
         let (all, reading) = (FileVerb::ALL.to_vec(), FileVerb::READING.to_vec());
-        let of =
+        let policy_for =
             |verbs: &[FileVerb], asked: CallPolicy| policy(&Access::FilesByShell(verbs.to_vec()), &asked);
         let hopeful = CallPolicy { requirement: Requirement::BestEffort, ..CallPolicy::off() };
-        assert_eq!(of(&all, hopeful).unwrap(), Preset::Workspace.into());
-        assert_eq!(of(&reading, Preset::Workspace.into()).unwrap(), Preset::Observe.into());
-        assert_eq!(of(&all, Preset::Observe.into()).unwrap(), Preset::Observe.into());
-        let error = of(&all, Preset::Restricted.into()).unwrap_err();
+        assert_eq!(policy_for(&all, hopeful).unwrap(), Preset::Workspace.into());
+        assert_eq!(policy_for(&reading, Preset::Workspace.into()).unwrap(), Preset::Observe.into());
+        assert_eq!(policy_for(&all, Preset::Observe.into()).unwrap(), Preset::Observe.into());
+        let error = policy_for(&all, Preset::Restricted.into()).unwrap_err();
         assert!(
             error.to_string().contains("`restricted`") && error.hint().contains("Access::Files"),
             "{error}"
@@ -255,17 +253,17 @@ mod tests {
     #[test]
     fn shell_finds_file_tools_first_and_outside_the_workspace() {
         let mut inherited = BTreeMap::from([("PATH".to_owned(), "/usr/bin".to_owned())]);
-        lead_to(Path::new("/opt/bin/file-tools"), Path::new("/ws"), &mut inherited).unwrap();
+        prepend_to_path(Path::new("/opt/bin/file-tools"), Path::new("/ws"), &mut inherited).unwrap();
         assert_eq!(inherited["PATH"], "/opt/bin:/usr/bin");
         for bad in ["/ws/bin/file-tools", "/opt/bin/ft"] {
-            let error = lead_to(Path::new(bad), Path::new("/ws"), &mut inherited).unwrap_err();
+            let error = prepend_to_path(Path::new(bad), Path::new("/ws"), &mut inherited).unwrap_err();
             assert!(error.to_string().contains(bad), "{error}");
         }
         assert_eq!(inherited["PATH"], "/opt/bin:/usr/bin");
     }
 
     #[test]
-    fn an_agent_that_cannot_be_kept_to_it_is_refused() {
+    fn unenforceable_access_is_rejected() {
         for kind in [AgentKind::Codex, AgentKind::Gemini] {
             for access in [Access::default(), Access::FilesByShell(FileVerb::ALL.to_vec())] {
                 let error = check(kind, &access).unwrap_err();
@@ -285,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_tools_is_told_with_its_place_and_a_remedy() {
+    fn missing_file_tools_is_reported_with_path_and_hint() {
         let spec = AgentSpec { file_tools: Some("/nowhere/file-tools".into()), ..AgentSpec::default() };
         let error = applied(&spec).unwrap_err();
         assert_eq!(error.to_string(), "`file-tools` not found at `/nowhere/file-tools`");

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use model::{AgentName, McpServer, SessionId};
 use serde::{Deserialize, Serialize};
 
-/// One request: a message, what came before it, and how it may be answered. Whatever is left out falls back to the
+/// One request: a message, the earlier messages, and the options of its answer. Unset options fall back to the
 /// provider's own settings.
 ///
 /// ```
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_session_everything_is_flattened_in_order() {
+    fn conversation_is_flattened_without_a_session() {
         let prompt = conversation().to_prompt_string();
         assert_eq!(
             prompt,
@@ -135,19 +135,19 @@ mod tests {
     }
 
     #[test]
-    fn with_a_session_only_the_new_turn_is_sent() {
+    fn session_receives_only_the_new_message() {
         let context = Context { session_id: "abc".parse().ok(), ..conversation() };
         assert_eq!(context.to_prompt_string(), "And now?");
     }
 
     #[test]
-    fn a_named_agent_gets_the_bare_message() {
+    fn named_agent_receives_the_bare_message() {
         let context = Context { agent_name: "reviewer".parse().ok(), ..conversation() };
         assert_eq!(context.to_prompt_string(), "And now?");
     }
 
     #[test]
-    fn a_lone_message_reaches_the_agent_as_it_is() {
+    fn single_message_is_sent_verbatim() {
         assert_eq!(Context::new("  /help me \n").to_prompt_string(), "  /help me \n");
     }
 }

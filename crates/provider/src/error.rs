@@ -63,7 +63,7 @@ pub enum ProviderError {
         so_far: Box<OutgoingMessage>,
     },
     /// The agent's output cannot be parsed.
-    #[error("{agent} CLI gave an answer that cannot be read: {message}")]
+    #[error("{agent} CLI returned output that cannot be parsed: {message}")]
     InvalidResponse {
         /// The agent.
         agent: AgentKind,
@@ -156,7 +156,7 @@ pub enum ProviderError {
         message: String,
     },
     /// Another process uses the session.
-    #[error("{agent} CLI uses the session elsewhere: {message}")]
+    #[error("{agent} CLI is already using the session: {message}")]
     SessionInUse {
         /// The agent.
         agent: AgentKind,
@@ -182,7 +182,7 @@ pub enum ProviderError {
         so_far: Box<OutgoingMessage>,
     },
     /// The output limit is exceeded.
-    #[error("{agent} CLI printed more than it may")]
+    #[error("{agent} CLI exceeded its output limit")]
     OutputLimit {
         /// The agent.
         agent: AgentKind,
@@ -237,7 +237,7 @@ impl ProviderError {
             Self::Request(error) => error.hint(),
             Self::Unsupported { instead, .. } => (*instead).to_owned(),
             Self::NeedsSandbox { .. } => {
-                "add what is missing (`switchboard doctor` looks again); an agent with `Access::Files` needs no sandbox"
+                "install the missing mechanism (`switchboard doctor` checks it), or use `Access::Files`, which needs no sandbox"
                     .to_owned()
             }
         }
@@ -279,9 +279,9 @@ impl ProviderError {
     }
 
     /// Creates an error about a directory.
-    pub(crate) fn folder(what: &str, folder: &Path, source: std::io::Error) -> Self {
-        let problem = format!("{what} `{}`", folder.display());
-        let remedy = "check that the folder is there and belongs to you".to_owned();
+    pub(crate) fn directory(what: &str, directory: &Path, source: std::io::Error) -> Self {
+        let problem = format!("{what} `{}`", directory.display());
+        let remedy = "check that the directory exists and belongs to you".to_owned();
         Self::Environment { problem, remedy, source: Some(source.into()) }
     }
 }
@@ -308,11 +308,7 @@ impl From<StartError> for ProviderError {
 impl From<WaitError> for ProviderError {
     fn from(error: WaitError) -> Self {
         let remedy = error.hint().to_owned();
-        Self::Environment {
-            problem: "the run was lost sight of".to_owned(),
-            remedy,
-            source: Some(error.into()),
-        }
+        Self::Environment { problem: "lost track of the run".to_owned(), remedy, source: Some(error.into()) }
     }
 }
 
@@ -331,7 +327,7 @@ fn which(deadline: Deadline) -> &'static str {
     match deadline {
         Deadline::Wall => "",
         Deadline::Idle => " of silence",
-        Deadline::Start => " without a first word",
+        Deadline::Start => " without output",
     }
 }
 
@@ -340,7 +336,7 @@ fn after_resumes(so_far: &OutgoingMessage) -> String {
         so_far.metadata.turns.map_or_else(|| "an unknown number".to_owned(), |turns| turns.to_string());
     match so_far.metadata.resumes {
         0 => format!("{turns} turns"),
-        1 => format!("{turns} turns, continued once"),
-        resumes => format!("{turns} turns, continued {resumes} times"),
+        1 => format!("{turns} turns, resumed once"),
+        resumes => format!("{turns} turns, resumed {resumes} times"),
     }
 }

@@ -1,10 +1,9 @@
-//! Runs one request from the call to the answer: as many runs as it needs, each under a supervisor, with their events passed
-//! on.
+//! Runs one request from its input to its answer: one or more runs, each under a supervisor, and the events of each.
 //!
-//! Dropping it at any moment stops the run and removes its files.
+//! Owns the run and its files: dropping the request at any moment stops the run and removes them. Knows no vendor (see
+//! `backend.rs`) and does not word the answer (see `answer.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -17,93 +16,97 @@ use futures_util::stream::{self, BoxStream};
 use model::{AgentEvent, Limits, Outcome, SessionId, Totals};
 use supervisor::{Run, Spool, StartError};
 
-use crate::answer::{LastRun, Told, answer};
+use crate::answer::{FinishedRequest, LastRun, answer};
+use crate::backend::{CliBackend, LaunchContext};
 use crate::context::Context;
 use crate::error::ProviderError;
 use crate::message::{OutgoingMessage, ToolUses, Update, Warning};
-use crate::operator::{Operator, Site};
+use crate::request_directory::RequestDirectory;
 use crate::session::{Session, SessionLock};
-use crate::spool_folder::SpoolFolder;
 
 /// The maximum size of plain output in a result.
 const PLAIN_TEXT: u64 = 1024 * 1024;
 
 /// The input of a request.
 #[derive(Debug)]
-pub(crate) enum Question {
-    /// A single request.
-    Of(Box<Context>),
+pub(crate) enum RequestInput {
+    /// A single request without a session of this library.
+    Completion(Box<Context>),
     /// A message to a session.
-    In(Session, String),
+    SessionMessage(Session, String),
 }
 
 /// A request in progress.
 pub(crate) struct ProviderExchange {
-    operator: Arc<Operator>,
-    question: Question,
+    backend: Arc<CliBackend>,
+    input: RequestInput,
     stage: Stage,
-    relay: Option<RunSequence>,
-    surroundings: BTreeMap<String, String>,
-    heard: VecDeque<AgentEvent<'static>>,
+    /// `None` before [`Self::prepare`].
+    sequence: Option<RunSequence>,
+    environment: BTreeMap<String, String>,
+    /// Events that the caller has not received yet.
+    events: VecDeque<AgentEvent<'static>>,
     tools: ToolUses,
-    /// The session id of the agent.
-    speaking_as: Option<SessionId>,
+    /// The session id that the agent reported last.
+    session_id: Option<SessionId>,
     warnings: Vec<Warning>,
     started: Instant,
-    /// The start of a run, while it lasts. Polled here only, so that the directory exists before it can be dropped.
+    /// The run that is being started. A field, so that a dropped request can still wait for it: its directory must exist until
+    /// then.
     starting: Option<BoxFuture<'static, Result<Run, StartError>>>,
-    /// The lock on the session, released with the request.
-    turn: Option<SessionLock>,
-    folder: Option<SpoolFolder>,
+    /// The lock on the session, released at the end of the request.
+    session_lock: Option<SessionLock>,
+    directory: Option<RequestDirectory>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one of it, in a box")]
+#[expect(clippy::large_enum_variant, reason = "each request has one, in a box")]
 enum Stage {
-    Asked,
+    /// Nothing has been checked or locked.
+    New,
     /// The next run can start.
     Ready,
-    Running(Leg),
-    /// The caller must learn that the session is resumed later.
-    Pausing {
+    Running(CurrentRun),
+    /// The turn limit was reached; the caller has not received [`Update::Resuming`] yet.
+    ResumeDue {
         attempt: u32,
         after: Duration,
     },
-    Pause(Duration),
-    /// The result is known, and is returned after all pending events.
-    Ended(Result<OutgoingMessage, ProviderError>),
-    Over,
+    Backoff(Duration),
+    /// The result is known. It is returned after all pending events.
+    Finished(Result<OutgoingMessage, ProviderError>),
+    Closed,
 }
 
-/// One run of the request.
-struct Leg {
+/// The run in progress.
+struct CurrentRun {
     run: Run,
     follower: RunFollower,
     launch: Launch,
 }
 
-/// A finished leg.
-struct Arrived {
+/// A run that has ended, before it is judged.
+struct EndedRun {
     end: RunEnd,
     launch: Launch,
     plain_text: Option<String>,
 }
 
 impl ProviderExchange {
-    pub fn new(operator: &Arc<Operator>, question: Question) -> Self {
+    pub fn new(backend: &Arc<CliBackend>, input: RequestInput) -> Self {
         Self {
-            operator: Arc::clone(operator),
-            question,
-            stage: Stage::Asked,
-            relay: None,
-            surroundings: operator.config.surroundings(),
-            heard: VecDeque::new(),
+            backend: Arc::clone(backend),
+            input,
+            stage: Stage::New,
+            sequence: None,
+            environment: backend.config.resolve_environment(),
+            events: VecDeque::new(),
             tools: ToolUses::default(),
-            speaking_as: None,
+            session_id: None,
             warnings: Vec::new(),
             started: Instant::now(),
             starting: None,
-            turn: None,
-            folder: None,
+            session_lock: None,
+            directory: None,
         }
     }
 
@@ -114,7 +117,7 @@ impl ProviderExchange {
     ) -> BoxStream<'static, Result<Update<T>, ProviderError>> {
         let steps = stream::unfold(Box::new(self), |mut exchange| async {
             let update = exchange.next().await?;
-            Some((update.map(|update| (update, exchange.tools_if_over())), exchange))
+            Some((update.map(|update| (update, exchange.tools_if_closed())), exchange))
         });
         steps
             .map(move |step| {
@@ -128,159 +131,169 @@ impl ProviderExchange {
             .boxed()
     }
 
-    /// Returns the used tools with the last update.
-    fn tools_if_over(&mut self) -> ToolUses {
-        if matches!(self.stage, Stage::Over) { std::mem::take(&mut self.tools) } else { ToolUses::default() }
+    /// Returns the used tools after the last update, and none before.
+    fn tools_if_closed(&mut self) -> ToolUses {
+        if matches!(self.stage, Stage::Closed) {
+            std::mem::take(&mut self.tools)
+        } else {
+            ToolUses::default()
+        }
     }
 
     async fn next(&mut self) -> Option<Result<Update<OutgoingMessage>, ProviderError>> {
         loop {
-            if let Some(event) = self.heard.pop_front() {
+            if let Some(event) = self.events.pop_front() {
                 return Some(Ok(Update::Event(event)));
             }
             let step = match self.stage {
-                Stage::Over => return None,
-                Stage::Ended(_) => {
-                    let Stage::Ended(end) = std::mem::replace(&mut self.stage, Stage::Over) else {
+                Stage::Closed => return None,
+                Stage::Finished(_) => {
+                    let Stage::Finished(end) = std::mem::replace(&mut self.stage, Stage::Closed) else {
                         return None;
                     };
                     return Some(end.map(Update::Done));
                 }
-                Stage::Pausing { attempt, after } => {
-                    self.stage = Stage::Pause(after);
+                Stage::ResumeDue { attempt, after } => {
+                    self.stage = Stage::Backoff(after);
                     return Some(Ok(Update::Resuming { attempt, after }));
                 }
-                Stage::Pause(after) => {
+                Stage::Backoff(after) => {
                     tokio::time::sleep(after).await;
                     self.stage = Stage::Ready;
                     continue;
                 }
-                Stage::Asked => self.place().await.map(|()| None),
-                Stage::Ready => self.start().await.map(|()| None),
-                Stage::Running(_) => self.follow().await,
+                Stage::New => self.prepare().await.map(|()| None),
+                Stage::Ready => self.start_run().await.map(|()| None),
+                Stage::Running(_) => self.follow_run().await,
             };
             match step {
                 Ok(None) => {}
-                Ok(Some(message)) => self.end(Ok(message)),
-                Err(error) => self.end(Err(error)),
+                Ok(Some(message)) => self.finish(Ok(message)),
+                Err(error) => self.finish(Err(error)),
             }
         }
     }
 
-    /// Ends the request. The files are removed before the caller learns the result, and after an answer no process is left.
-    fn end(&mut self, end: Result<OutgoingMessage, ProviderError>) {
-        self.let_go();
-        self.stage = Stage::Ended(end);
-        self.folder = None;
-        self.turn = None;
+    /// Finishes the request. Removes its files before the caller receives the result; after an answer no process is left.
+    fn finish(&mut self, result: Result<OutgoingMessage, ProviderError>) {
+        self.abandon_run();
+        self.stage = Stage::Finished(result);
+        self.directory = None;
+        self.session_lock = None;
     }
 
-    /// Hands a running run to the session, so that the next message waits until it has stopped. Without a session nothing
-    /// waits: dropping the handle and removing the directory both stop the run.
-    fn let_go(&mut self) {
-        let Some(turn) = &mut self.turn else { return };
-        if let Stage::Running(leg) = &self.stage {
-            turn.give_up(end(leg.run.clone()));
+    /// Hands the run in progress to the session, whose next message waits until it has stopped. Without a session there is no
+    /// waiter: dropping the handle and removing the directory both stop the run.
+    fn abandon_run(&mut self) {
+        let Some(session_lock) = &mut self.session_lock else { return };
+        if let Stage::Running(current) = &self.stage {
+            session_lock.adopt_run(stop_run(current.run.clone()));
         } else if let Some(starting) = self.starting.take() {
-            // Without its directory a starting run could not be found, and would only stop by itself later.
-            let folder = self.folder.take();
-            turn.give_up(async {
+            // The directory must outlive the start: without it the run could not be found, and would stop only at its next
+            // check of the directory.
+            let directory = self.directory.take();
+            session_lock.adopt_run(async {
                 let started = starting.await;
-                drop(folder);
+                drop(directory);
                 if let Ok(run) = started {
-                    end(run).await;
+                    stop_run(run).await;
                 }
             });
         }
     }
 
-    /// Converts the input to a call.
-    async fn place(&mut self) -> Result<(), ProviderError> {
-        let relay = match &self.question {
-            Question::Of(context) => self.operator.call(context)?,
-            Question::In(session, text) => {
+    /// Converts the input to a call, with the session locked.
+    async fn prepare(&mut self) -> Result<(), ProviderError> {
+        let sequence = match &self.input {
+            RequestInput::Completion(context) => self.backend.call(context)?,
+            RequestInput::SessionMessage(session, text) => {
                 // The previous message may have changed the session id.
-                self.turn = Some(session.take_turn().await);
-                self.operator.message(session, text, &self.surroundings)?
+                self.session_lock = Some(session.lock().await);
+                self.backend.message(session, text, &self.environment)?
             }
         };
-        self.relay = Some(relay);
+        self.sequence = Some(sequence);
         self.stage = Stage::Ready;
         Ok(())
     }
 
     /// Starts the next run.
-    async fn start(&mut self) -> Result<(), ProviderError> {
-        let Some(relay) = &self.relay else { return Ok(()) };
-        let (operator, spec) = (&self.operator, relay.spec());
-        let supervisor = operator.supervisor()?;
+    async fn start_run(&mut self) -> Result<(), ProviderError> {
+        let Some(sequence) = &self.sequence else { return Ok(()) };
+        let (backend, spec) = (&self.backend, sequence.spec());
+        let supervisor = backend.supervisor()?;
         let workspaces = [std::slice::from_ref(&spec.cwd), &spec.add_dirs].concat();
-        let check = operator.look_up(self.surroundings.clone(), &workspaces).await?;
-        let folder = match &mut self.folder {
-            Some(folder) => folder,
-            none => none.insert(SpoolFolder::make(&operator.config, &self.surroundings)?),
+        let check = backend.look_up(self.environment.clone(), &workspaces).await?;
+        let directory = match &mut self.directory {
+            Some(directory) => directory,
+            none => none.insert(RequestDirectory::create(&backend.config, &self.environment)?),
         };
-        let spool = folder.next();
-        let agent = match &self.question {
-            Question::In(session, _) => Some(session.agent()),
-            Question::Of(_) => None,
+        let spool = directory.next();
+        let agent = match &self.input {
+            RequestInput::SessionMessage(session, _) => Some(session.agent()),
+            RequestInput::Completion(_) => None,
         };
-        let surroundings = self.surroundings.clone();
-        let setup = operator.setup(spec, Site { check, surroundings, agent, spool: &spool })?;
+        let environment = self.environment.clone();
+        let setup = backend.setup(spec, LaunchContext { check, environment, agent, spool: &spool })?;
         // Without the login there, the agent reports the missing login.
         let _ = agents::seed_private_state(spec, &setup);
         let launch = agents::launch(spec, &setup)?;
-        let (place, plan) = (spool.directory().to_owned(), launch.plan.clone());
-        let start = async move { agent_run::start(&supervisor, &place, plan).await.map(Run::stop_on_drop) };
+        let (spool_directory, plan) = (spool.directory().to_owned(), launch.plan.clone());
+        let start =
+            async move { agent_run::start(&supervisor, &spool_directory, plan).await.map(Run::stop_on_drop) };
         let started = self.starting.insert(Box::pin(start)).await;
         self.starting = None;
         let run = started?;
-        let follower = RunFollower::new(&run, operator.kind, Some(LINGER));
+        let follower = RunFollower::new(&run, backend.kind, Some(LINGER));
         let follower = follower.map_err(supervisor::WaitError::Watch)?;
-        self.stage = Stage::Running(Leg { run, follower, launch });
+        self.stage = Stage::Running(CurrentRun { run, follower, launch });
         Ok(())
     }
 
     /// Follows the run until there is an update.
-    async fn follow(&mut self) -> Result<Option<OutgoingMessage>, ProviderError> {
-        let Stage::Running(leg) = &mut self.stage else { return Ok(None) };
-        let from = self.heard.len();
-        let arrived = leg.step(&mut self.heard).await?;
-        for position in from..self.heard.len() {
-            self.note(position);
+    async fn follow_run(&mut self) -> Result<Option<OutgoingMessage>, ProviderError> {
+        let Stage::Running(current) = &mut self.stage else { return Ok(None) };
+        let from = self.events.len();
+        let ended = current.step(&mut self.events).await?;
+        for position in from..self.events.len() {
+            self.record_event(position);
         }
-        let Some(arrived) = arrived else { return Ok(None) };
-        // The run has ended: there is nothing to release.
-        self.stage = Stage::Over;
-        self.arrive(&arrived)
+        let Some(ended) = ended else { return Ok(None) };
+        // The run has ended: `finish` must not abandon it.
+        self.stage = Stage::Closed;
+        self.judge_run(&ended)
     }
 
     /// Records the facts of an event that are needed before the result.
-    fn note(&mut self, position: usize) {
-        let event = &self.heard[position];
-        self.tools.hear(event);
+    fn record_event(&mut self, position: usize) {
+        let event = &self.events[position];
+        self.tools.record(event);
         match event {
             AgentEvent::SessionStarted { session_id, .. } => {
-                self.speaking_as = session_id.decode().parse().ok();
+                self.session_id = session_id.decode().parse().ok();
             }
             // The model has answered: from now on the session can be resumed, even if this program dies.
             AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::ToolUse { .. } => {
-                self.begun();
+                self.record_session();
             }
             _ => {}
         }
     }
 
-    fn begun(&mut self) {
-        let (Question::In(session, _), Some(id)) = (&self.question, &self.speaking_as) else { return };
-        if session.speaks_as(id) {
+    /// Stores the session id, if it is new.
+    fn record_session(&mut self) {
+        let (RequestInput::SessionMessage(session, _), Some(id)) = (&self.input, &self.session_id) else {
+            return;
+        };
+        if session.set_id(id) {
             let session = session.clone();
-            self.keep(&session);
+            self.save_session(&session);
         }
     }
 
-    fn keep(&mut self, session: &Session) {
-        if let Err(error) = self.operator.records().keep(session) {
+    /// Writes the session record. A failure is a warning: the answer does not depend on it.
+    fn save_session(&mut self, session: &Session) {
+        if let Err(error) = self.backend.records().save(session) {
             let warning = Warning::SessionNotKept { message: error.to_string() };
             if !self.warnings.contains(&warning) {
                 self.warnings.push(warning);
@@ -289,54 +302,56 @@ impl ProviderExchange {
     }
 
     /// Judges a finished run, and decides the next step.
-    fn arrive(&mut self, arrived: &Arrived) -> Result<Option<OutgoingMessage>, ProviderError> {
+    fn judge_run(&mut self, ended: &EndedRun) -> Result<Option<OutgoingMessage>, ProviderError> {
         let before = self.totals_before();
-        let Some(relay) = &mut self.relay else { return Ok(None) };
-        let expected = Expectation::from_launch(self.operator.kind, &arrived.launch);
-        let outcome = arrived.end.judge(Expectation { before, ..expected });
-        let next = relay.next(outcome);
-        let attempt = relay.resumes();
+        let Some(sequence) = &mut self.sequence else { return Ok(None) };
+        let expected = Expectation::from_launch(self.backend.kind, &ended.launch);
+        let outcome = ended.end.judge(Expectation { before, ..expected });
+        let next = sequence.next(outcome);
+        let attempt = sequence.resumes();
         match next {
             SequenceStep::Resume { delay } => {
-                self.stage = Stage::Pausing { attempt, after: delay };
+                self.stage = Stage::ResumeDue { attempt, after: delay };
                 Ok(None)
             }
-            SequenceStep::Done(outcome) => self.tell(outcome, arrived, attempt).map(Some),
+            SequenceStep::Done(outcome) => self.build_answer(outcome, ended, attempt).map(Some),
         }
     }
 
+    /// Returns the agent's cumulative counts before this run.
     fn totals_before(&self) -> Option<Totals> {
-        let of_session = || match &self.question {
-            Question::In(session, _) => session.totals(),
-            Question::Of(_) => None,
+        let session_totals = || match &self.input {
+            RequestInput::SessionMessage(session, _) => session.totals(),
+            RequestInput::Completion(_) => None,
         };
-        self.relay.as_ref().and_then(RunSequence::totals_before).or_else(of_session)
+        self.sequence.as_ref().and_then(RunSequence::totals_before).or_else(session_totals)
     }
 
-    fn tell(
+    /// Updates the session and returns the answer or error of the request.
+    fn build_answer(
         &mut self,
         outcome: Outcome,
-        arrived: &Arrived,
+        ended: &EndedRun,
         resumes: u32,
     ) -> Result<OutgoingMessage, ProviderError> {
-        if let Question::In(session, _) = &self.question {
+        if let RequestInput::SessionMessage(session, _) = &self.input {
             let session = session.clone();
             if let Some(id) = outcome.session.as_ref().filter(|_| outcome.is_success()) {
-                session.speaks_as(id);
+                session.set_id(id);
             }
-            session.counted(outcome.session_totals);
-            self.keep(&session);
+            session.set_totals(outcome.session_totals);
+            self.save_session(&session);
         }
-        answer(Told {
-            provider: self.operator.name,
+        answer(FinishedRequest {
+            provider: self.backend.name,
             outcome,
             last: LastRun {
-                spoke: arrived.end.summary.reported.is_some(),
-                refused_by_api: matches!(&arrived.end.summary.reported, Some(ReportedResult::Failed(complaint)) if complaint.http_status.is_some()),
-                plain_text: arrived.plain_text.clone(),
-                plain_text_cut: arrived.end.report.output_bytes.saturating_sub(PLAIN_TEXT),
-                stderr: arrived.end.stderr.clone(),
-                sandbox: arrived.end.report.sandbox.clone(),
+                has_result: ended.end.summary.reported.is_some(),
+                refused_by_api: matches!(&ended.end.summary.reported, Some(ReportedResult::Failed(error)) if error.http_status.is_some()),
+                plain_text: ended.plain_text.clone(),
+                plain_text_cut: ended.end.report.output_bytes.saturating_sub(PLAIN_TEXT),
+                stderr: ended.end.stderr.clone(),
+                sandbox: ended.end.report.sandbox.clone(),
             },
             limits: self.limits(),
             resumes,
@@ -348,34 +363,34 @@ impl ProviderExchange {
 
     /// Returns the limits of the whole request: a resumed run has the rest of them.
     fn limits(&self) -> Limits {
-        self.operator.config.limits()
+        self.backend.config.limits()
     }
 }
 
 impl Drop for ProviderExchange {
     fn drop(&mut self) {
-        self.let_go();
+        self.abandon_run();
     }
 }
 
 /// Stops an abandoned run. Its directory is gone, so there is no report.
-fn end(run: Run) -> impl Future<Output = ()> + Send + 'static {
+fn stop_run(run: Run) -> impl Future<Output = ()> + Send + 'static {
     let _ = run.stop();
     async move {
         let _ = run.wait().await;
     }
 }
 
-impl Leg {
+impl CurrentRun {
     /// Waits for the next step of the run. A run that cannot be stopped early hits its limits.
     async fn step(
         &mut self,
-        heard: &mut VecDeque<AgentEvent<'static>>,
-    ) -> Result<Option<Arrived>, ProviderError> {
-        let mut push = |event: AgentEvent<'_>| heard.push_back(event.into_owned());
+        events: &mut VecDeque<AgentEvent<'static>>,
+    ) -> Result<Option<EndedRun>, ProviderError> {
+        let mut push = |event: AgentEvent<'_>| events.push_back(event.into_owned());
         let RunStep::Ended(end) = self.follower.next(&mut push).await? else { return Ok(None) };
         let plain_text = plain_text(&end.summary, self.run.spool());
-        Ok(Some(Arrived { end: *end, launch: self.launch.clone(), plain_text }))
+        Ok(Some(EndedRun { end: *end, launch: self.launch.clone(), plain_text }))
     }
 }
 
@@ -385,7 +400,7 @@ fn plain_text(summary: &Summary, spool: &Spool) -> Option<String> {
         return None;
     }
     let mut bytes = Vec::new();
-    File::open(spool.output()).ok()?.take(PLAIN_TEXT).read_to_end(&mut bytes).ok()?;
+    regular_file::open_regular(&spool.output()).ok()?.take(PLAIN_TEXT).read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes).trim().to_owned();
     (!text.is_empty()).then_some(text)
 }

@@ -95,7 +95,7 @@
 //!
 //! assert!(!ClaudeCodeProvider::new().config().policy.is_off());
 //! let strict = ProviderConfig { policy: Preset::Observe.into(), ..ProviderConfig::default() }; // required
-//! let with_all_rights = ProviderConfig { policy: CallPolicy::off(), ..ProviderConfig::default() };
+//! let unsandboxed = ProviderConfig { policy: CallPolicy::off(), ..ProviderConfig::default() };
 //! ```
 //!
 //! # Streaming
@@ -152,32 +152,33 @@
 //!
 //! | | claude | codex | gemini |
 //! | --- | --- | --- | --- |
-//! | turn limit, and therefore continuations | yes | refused | refused |
-//! | choice of tools | yes | refused | yes |
-//! | MCP servers of a request | yes | yes | refused |
-//! | the file tools and nothing else | yes | refused | refused |
-//! | a named agent | yes | refused | refused |
-//! | texts piece by piece | [`ProviderConfig::partial_messages`] | refused | always |
-//! | cost | yes | not told | not told |
+//! | turn limit, and therefore resumes | yes | rejected | rejected |
+//! | choice of tools | yes | rejected | yes |
+//! | MCP servers of a request | yes | yes | rejected |
+//! | the file tools and nothing else | yes | rejected | rejected |
+//! | a named agent | yes | rejected | rejected |
+//! | streamed text | [`ProviderConfig::partial_messages`] | rejected | always |
+//! | cost | yes | not reported | not reported |
 
 mod agent_spec;
 mod answer;
+mod backend;
 mod config;
 mod confine;
 mod context;
 mod error;
 mod exchange;
+mod host_config;
 mod message;
-mod operator;
-mod premises;
 mod provider;
+mod request_directory;
 mod session;
-mod spool_folder;
 mod vendors;
 
 pub use agent_spec::{Access, AgentSpec, FileVerb};
 pub use agents::{ModelTable, ModelTables};
 pub use answer::NO_ANSWER;
+pub use backend::run_if_asked;
 pub use config::{ProviderConfig, SupervisorProgram};
 pub use context::{Context, Message, Role};
 pub use error::ProviderError;
@@ -186,7 +187,6 @@ pub use model::{
     AgentEvent, AgentKind, AgentName, AgentText, Bounds, CallPolicy, Deadline, Finish, McpServer, Network,
     PermissionDenial, Preset, RawJson, Requirement, SandboxReport, SessionId, TextPart, ToolOutput, Usage,
 };
-pub use operator::run_if_asked;
 pub use provider::{Provider, ToolResult, Updates};
 pub use session::Session;
 pub use vendors::{

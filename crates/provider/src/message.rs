@@ -105,7 +105,7 @@ pub struct ToolUse {
 pub(crate) struct ToolUses(Vec<ToolUse>);
 
 impl ToolUses {
-    pub fn hear(&mut self, event: &AgentEvent<'_>) {
+    pub fn record(&mut self, event: &AgentEvent<'_>) {
         match event {
             AgentEvent::ToolUse { id, name, input, .. } if self.0.len() < MAX_TOOL_USES => {
                 self.0.push(ToolUse {
@@ -159,8 +159,8 @@ mod tests {
             input: RawJson::from_bytes(br#"{"path":"a"}"#),
             within: None,
         };
-        uses.hear(&using("1"));
-        uses.hear(&using("2"));
+        uses.record(&using("1"));
+        uses.record(&using("2"));
         let failed = AgentEvent::ToolResult {
             id: "1".into(),
             output: ToolOutput::Nothing,
@@ -168,10 +168,10 @@ mod tests {
             exit_code: None,
             in_background: false,
         };
-        uses.hear(&failed);
+        uses.record(&failed);
         assert_eq!(uses.0[0].failed, Some(true));
         assert_eq!((uses.0[1].failed, uses.0[1].input.as_str()), (None, r#"{"path":"a"}"#));
-        (0..2 * MAX_TOOL_USES).for_each(|_| uses.hear(&using("3")));
+        (0..2 * MAX_TOOL_USES).for_each(|_| uses.record(&using("3")));
         assert_eq!(uses.0.len(), MAX_TOOL_USES);
     }
 }

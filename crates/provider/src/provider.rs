@@ -48,7 +48,7 @@ pub trait Provider: Send + Sync {
 
     /// Answers a request.
     async fn complete(&self, context: &Context) -> Result<OutgoingMessage, ProviderError> {
-        the_end(self.complete_stream(context)).await
+        wait_for_answer(self.complete_stream(context)).await
     }
 
     /// Answers a request and streams its updates.
@@ -60,7 +60,7 @@ pub trait Provider: Send + Sync {
 
     /// Sends a message to a session.
     async fn send_message(&self, session: &Session, text: &str) -> Result<Response, ProviderError> {
-        the_end(self.send_message_stream(session, text)).await
+        wait_for_answer(self.send_message_stream(session, text)).await
     }
 
     /// Sends a message to a session and streams its updates.
@@ -90,7 +90,7 @@ pub struct ToolResult {
 }
 
 /// Waits for the answer.
-async fn the_end<T>(mut updates: Updates<T>) -> Result<T, ProviderError> {
+async fn wait_for_answer<T>(mut updates: Updates<T>) -> Result<T, ProviderError> {
     while let Some(update) = updates.next().await {
         if let Update::Done(answer) = update? {
             return Ok(answer);

@@ -4,9 +4,7 @@
 //! session is as confined as before because of this record.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +15,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 
 use crate::agent_spec::AgentSpec;
-use crate::config::{ProviderConfig, state_folder};
+use crate::config::{ProviderConfig, state_directory};
 
 /// A session with one agent in one workspace. Clones share it.
 ///
@@ -32,7 +30,7 @@ struct Inner {
     agent: AgentSpec,
     state: Mutex<State>,
     /// Locked by the message in progress. Contains abandoned runs that may not have stopped yet.
-    turn: Arc<tokio::sync::Mutex<JoinSet<()>>>,
+    abandoned: Arc<tokio::sync::Mutex<JoinSet<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -58,13 +56,12 @@ impl Session {
     }
 
     fn with(provider: &str, agent: AgentSpec, workspace: PathBuf, state: State) -> Self {
-        let turn = Arc::default();
         Self(Arc::new(Inner {
             provider: provider.to_owned(),
             workspace,
             agent,
             state: Mutex::new(state),
-            turn,
+            abandoned: Arc::default(),
         }))
     }
 
@@ -95,21 +92,22 @@ impl Session {
 
     /// Locks the session and waits until abandoned runs have stopped. If this future is dropped, the next caller continues to
     /// wait.
-    pub(crate) async fn take_turn(&self) -> SessionLock {
-        let mut turn = SessionLock(Arc::clone(&self.0.turn).lock_owned().await);
-        while turn.0.join_next().await.is_some() {}
-        turn
+    pub(crate) async fn lock(&self) -> SessionLock {
+        let mut lock = SessionLock(Arc::clone(&self.0.abandoned).lock_owned().await);
+        while lock.0.join_next().await.is_some() {}
+        lock
     }
 
     /// Records the agent's session id. Returns whether it changed.
-    pub(crate) fn speaks_as(&self, id: &SessionId) -> bool {
+    pub(crate) fn set_id(&self, id: &SessionId) -> bool {
         let mut state = self.state();
-        let is_news = state.id.as_ref() != Some(id);
+        let is_new = state.id.as_ref() != Some(id);
         state.id = Some(id.clone());
-        is_news
+        is_new
     }
 
-    pub(crate) fn counted(&self, totals: Option<Totals>) {
+    /// Records the agent's cumulative counts. Keeps the previous ones if they are unknown.
+    pub(crate) fn set_totals(&self, totals: Option<Totals>) {
         let mut state = self.state();
         state.totals = totals.or(state.totals);
     }
@@ -124,16 +122,16 @@ impl Session {
 pub(crate) struct SessionLock(OwnedMutexGuard<JoinSet<()>>);
 
 impl SessionLock {
-    /// Hands over an abandoned run for the next message to wait for.
-    pub fn give_up(&mut self, ending: impl Future<Output = ()> + Send + 'static) {
-        // Without a runtime nothing can wait for it, nor send another message.
+    /// Adopts an abandoned run, which the next message waits for.
+    pub fn adopt_run(&mut self, stopped: impl Future<Output = ()> + Send + 'static) {
+        // Without a runtime no message can be sent, so there is no waiter.
         if let Ok(runtime) = Handle::try_current() {
-            self.0.spawn_on(ending, &runtime);
+            self.0.spawn_on(stopped, &runtime);
         }
     }
 }
 
-/// The record of a session.
+/// The file format of a session record.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     provider: String,
@@ -145,19 +143,19 @@ struct Record {
 
 /// The directory of records: `<directory>/<provider>/<session id>.json`, mode 0600.
 #[derive(Debug, Clone)]
-pub(crate) struct Records(Option<PathBuf>);
+pub(crate) struct SessionRecords(Option<PathBuf>);
 
-impl Records {
-    pub fn of(config: &ProviderConfig, surroundings: &BTreeMap<String, String>) -> Self {
-        let folder = config.sessions.clone();
-        Self(folder.or_else(|| Some(state_folder(surroundings)?.join("sessions"))))
+impl SessionRecords {
+    pub fn new(config: &ProviderConfig, environment: &BTreeMap<String, String>) -> Self {
+        let directory = config.sessions.clone();
+        Self(directory.or_else(|| Some(state_directory(environment)?.join("sessions"))))
     }
 
     /// Writes the record of a session atomically.
-    pub fn keep(&self, session: &Session) -> io::Result<()> {
+    pub fn save(&self, session: &Session) -> io::Result<()> {
         let Some(id) = session.id() else { return Ok(()) };
-        let folder = self.folder(session.provider()).ok_or(io::ErrorKind::NotFound)?;
-        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        let directory = self.directory(session.provider()).ok_or(io::ErrorKind::NotFound)?;
+        regular_file::create_private_directory(&directory)?;
         let record = Record {
             provider: session.provider().to_owned(),
             id,
@@ -165,16 +163,16 @@ impl Records {
             agent: session.agent().clone(),
             totals: session.totals(),
         };
-        let mut fresh = tempfile::NamedTempFile::new_in(&folder)?;
+        let mut fresh = tempfile::NamedTempFile::new_in(&directory)?;
         fresh.write_all(&serde_json::to_vec(&record)?)?;
-        fresh.persist(folder.join(file_name(&record.id)))?;
+        fresh.persist(directory.join(file_name(&record.id)))?;
         Ok(())
     }
 
     /// Finds a session; `None` without a readable record.
     pub fn find(&self, provider: &str, id: &SessionId) -> io::Result<Option<Session>> {
-        let Some(folder) = self.folder(provider) else { return Ok(None) };
-        let bytes = match fs::read(folder.join(file_name(id))) {
+        let Some(directory) = self.directory(provider) else { return Ok(None) };
+        let bytes = match regular_file::read_regular(&directory.join(file_name(id))) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read?,
         };
@@ -183,8 +181,8 @@ impl Records {
         Ok(Some(Session::with(&record.provider, record.agent, record.workspace, state)))
     }
 
-    fn folder(&self, provider: &str) -> Option<PathBuf> {
-        self.0.as_ref().map(|folder| folder.join(provider))
+    fn directory(&self, provider: &str) -> Option<PathBuf> {
+        self.0.as_ref().map(|directory| directory.join(provider))
     }
 }
 
@@ -199,13 +197,14 @@ fn file_name(id: &SessionId) -> String {
 mod tests {
     use super::*;
     use crate::agent_spec::{Access, FileVerb};
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    fn records() -> (tempfile::TempDir, Records) {
-        let folder = tempfile::tempdir().unwrap();
+    fn records() -> (tempfile::TempDir, SessionRecords) {
+        let directory = tempfile::tempdir().unwrap();
         let config =
-            ProviderConfig { sessions: Some(folder.path().join("kept")), ..ProviderConfig::default() };
-        (folder, Records::of(&config, &BTreeMap::new()))
+            ProviderConfig { sessions: Some(directory.path().join("kept")), ..ProviderConfig::default() };
+        (directory, SessionRecords::new(&config, &BTreeMap::new()))
     }
 
     fn confined() -> AgentSpec {
@@ -213,15 +212,15 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_found_again_as_confined_as_it_was() {
-        let (folder, records) = records();
+    fn resumed_session_keeps_its_access() {
+        let (directory, records) = records();
         let id: SessionId = "0000abcd-0000-4000-8000-00000000000a".parse().unwrap();
         let session = Session::new("claude-code", confined(), "/ws".into());
-        records.keep(&session).unwrap();
-        assert!(!folder.path().join("kept").exists(), "it has not begun");
-        assert!(session.speaks_as(&id) && !session.speaks_as(&id));
-        session.counted(Some(Totals { usage: None, cost_usd: Some(0.5) }));
-        records.keep(&session).unwrap();
+        records.save(&session).unwrap();
+        assert!(!directory.path().join("kept").exists(), "it has not begun");
+        assert!(session.set_id(&id) && !session.set_id(&id));
+        session.set_totals(Some(Totals { usage: None, cost_usd: Some(0.5) }));
+        records.save(&session).unwrap();
 
         let capitals = "0000ABCD-0000-4000-8000-00000000000A".parse().unwrap();
         let found = records.find("claude-code", &capitals).unwrap().unwrap();
@@ -232,18 +231,18 @@ mod tests {
         assert_eq!(found.totals().unwrap().cost_usd, Some(0.5));
         assert!(records.find("codex", &id).unwrap().is_none(), "it is another provider's");
 
-        let file = folder.path().join("kept/claude-code").join(file_name(&id));
+        let file = directory.path().join("kept/claude-code").join(file_name(&id));
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(file.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
     }
 
     #[test]
     fn damaged_session_record_is_an_error() {
-        let (folder, records) = records();
+        let (directory, records) = records();
         let id: SessionId = "abc".parse().unwrap();
         let session = Session::adopt("claude-code", id.clone(), confined(), "/ws");
-        records.keep(&session).unwrap();
-        let file = folder.path().join("kept/claude-code/abc.json");
+        records.save(&session).unwrap();
+        let file = directory.path().join("kept/claude-code/abc.json");
         let text = fs::read_to_string(&file).unwrap().replace("files", "fairies");
         fs::write(&file, text).unwrap();
         assert!(records.find("claude-code", &id).is_err());
@@ -252,11 +251,14 @@ mod tests {
     #[test]
     fn session_records_default_to_the_state_directory() {
         let config = ProviderConfig::default();
-        let of = |name: &str, value: &str| {
-            Records::of(&config, &BTreeMap::from([(name.to_owned(), value.to_owned())])).0
+        let records_in = |name: &str, value: &str| {
+            SessionRecords::new(&config, &BTreeMap::from([(name.to_owned(), value.to_owned())])).0
         };
-        assert_eq!(of("XDG_STATE_HOME", "/s"), Some("/s/switchboard/sessions".into()));
-        assert_eq!(of("HOME", "/home/ana"), Some("/home/ana/.local/state/switchboard/sessions".into()));
-        assert_eq!(of("HOME", "relative"), None);
+        assert_eq!(records_in("XDG_STATE_HOME", "/s"), Some("/s/switchboard/sessions".into()));
+        assert_eq!(
+            records_in("HOME", "/home/ana"),
+            Some("/home/ana/.local/state/switchboard/sessions".into())
+        );
+        assert_eq!(records_in("HOME", "relative"), None);
     }
 }

@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use model::{AgentKind, SessionId};
 
 use crate::agent_spec::AgentSpec;
+use crate::backend::CliBackend;
 use crate::config::ProviderConfig;
 use crate::confine;
 use crate::context::Context;
 use crate::error::ProviderError;
-use crate::exchange::{ProviderExchange, Question};
+use crate::exchange::{ProviderExchange, RequestInput};
 use crate::message::{OutgoingMessage, Response, ToolUses};
-use crate::operator::Operator;
 use crate::provider::{Provider, ToolResult, Updates};
 use crate::session::Session;
 
@@ -74,7 +74,7 @@ pub type RehearsalProvider = CliProvider<Rehearsal>;
 /// A provider that runs an agent's command-line program with the user's login.
 #[derive(Debug)]
 pub struct CliProvider<V: Vendor> {
-    operator: Arc<Operator>,
+    backend: Arc<CliBackend>,
     vendor: PhantomData<V>,
 }
 
@@ -87,17 +87,17 @@ impl<V: Vendor> CliProvider<V> {
 
     /// Creates a provider with these settings.
     pub fn from_config(config: ProviderConfig) -> Self {
-        Self { operator: Arc::new(Operator { kind: V::KIND, name: V::NAME, config }), vendor: PhantomData }
+        Self { backend: Arc::new(CliBackend { kind: V::KIND, name: V::NAME, config }), vendor: PhantomData }
     }
 
     /// Returns the settings.
     pub fn config(&self) -> &ProviderConfig {
-        &self.operator.config
+        &self.backend.config
     }
 
     /// Returns the turn limit of one run; `None` for an agent without one.
     pub fn max_turns(&self) -> Option<u32> {
-        self.operator.config.turns_per_run(V::KIND)
+        self.backend.config.turns_per_run(V::KIND)
     }
 
     /// Returns whether the agent's program is in `PATH` and works.
@@ -114,7 +114,7 @@ impl<V: Vendor> Default for CliProvider<V> {
 
 impl<V: Vendor> Clone for CliProvider<V> {
     fn clone(&self) -> Self {
-        Self { operator: Arc::clone(&self.operator), vendor: PhantomData }
+        Self { backend: Arc::clone(&self.backend), vendor: PhantomData }
     }
 }
 
@@ -125,50 +125,50 @@ impl<V: Vendor> Provider for CliProvider<V> {
     }
 
     async fn validate_environment(&self) -> Result<(), ProviderError> {
-        self.operator.validate().await
+        self.backend.validate().await
     }
 
     async fn is_available(&self) -> bool {
-        self.operator.look_up(self.operator.config.surroundings(), &[]).await.is_ok()
+        self.backend.look_up(self.backend.config.resolve_environment(), &[]).await.is_ok()
     }
 
     fn complete_stream(&self, context: &Context) -> Updates<OutgoingMessage> {
-        let question = Question::Of(Box::new(context.clone()));
-        ProviderExchange::new(&self.operator, question).updates(|_, message| message)
+        let question = RequestInput::Completion(Box::new(context.clone()));
+        ProviderExchange::new(&self.backend, question).updates(|_, message| message)
     }
 
     async fn create_session(&self, agent: &AgentSpec, workspace: &Path) -> Result<Session, ProviderError> {
         confine::check(V::KIND, &agent.access)?;
-        self.operator.validate().await?;
-        let cannot = |source| ProviderError::folder("cannot work in", workspace, source);
-        self.operator.check_links(workspace)?;
-        let folder = workspace.canonicalize().map_err(cannot)?;
-        if !folder.is_dir() {
+        self.backend.validate().await?;
+        let cannot = |source| ProviderError::directory("cannot work in", workspace, source);
+        self.backend.check_links(workspace)?;
+        let directory = workspace.canonicalize().map_err(cannot)?;
+        if !directory.is_dir() {
             return Err(cannot(std::io::ErrorKind::NotADirectory.into()));
         }
         // Stored with the session: a resumed session is as confined as before, whatever the settings are by then.
-        let agent = AgentSpec { policy: Some(self.operator.policy(agent)?), ..agent.clone() };
-        self.operator.rehearse(&agent, &folder).await?;
-        Ok(Session::new(V::NAME, agent, folder))
+        let agent = AgentSpec { policy: Some(self.backend.policy(agent)?), ..agent.clone() };
+        self.backend.check_launch(&agent, &directory).await?;
+        Ok(Session::new(V::NAME, agent, directory))
     }
 
     fn send_message_stream(&self, session: &Session, text: &str) -> Updates<Response> {
         if session.provider() != V::NAME {
             let error = ProviderError::Unsupported {
                 what: format!("the session belongs to `{}`, not to `{}`", session.provider(), V::NAME),
-                instead: "send the message to the provider that made the session",
+                instead: "send the message with the provider that created the session",
             };
             return Box::pin(futures_util::stream::once(async { Err(error) }));
         }
-        let question = Question::In(session.clone(), text.to_owned());
-        ProviderExchange::new(&self.operator, question).updates(ToolUses::into_response)
+        let question = RequestInput::SessionMessage(session.clone(), text.to_owned());
+        ProviderExchange::new(&self.backend, question).updates(ToolUses::into_response)
     }
 
     async fn resume_session(&self, id: &str) -> Result<Option<Session>, ProviderError> {
         let Ok(id) = id.parse::<SessionId>() else { return Ok(None) };
-        self.operator.records().find(V::NAME, &id).map_err(|source| ProviderError::Environment {
+        self.backend.records().find(V::NAME, &id).map_err(|source| ProviderError::Environment {
             problem: format!("the record of session {id} cannot be read"),
-            remedy: "remove it and begin a new session, or adopt the old one with `Session::adopt`"
+            remedy: "remove it and start a new session, or adopt the old one with `Session::adopt`"
                 .to_owned(),
             source: Some(source.into()),
         })
@@ -180,8 +180,8 @@ impl<V: Vendor> Provider for CliProvider<V> {
         _results: &[ToolResult],
     ) -> Result<Response, ProviderError> {
         Err(ProviderError::Unsupported {
-            what: format!("{} CLI runs its tools itself and takes no results", V::KIND),
-            instead: "read what its tools did from the events or from `Response::tool_uses`",
+            what: format!("{} CLI runs its tools itself and accepts no results", V::KIND),
+            instead: "read the tool uses from the events or from `Response::tool_uses`",
         })
     }
 }

@@ -8,14 +8,15 @@
 //! Agents write below `caches/workspace`, so no link in there is followed.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use model::Caches;
+use regular_file::{create_private_directory, open_linked, open_lock_file};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
@@ -33,7 +34,7 @@ pub(crate) fn create_caches(
     base: &Path,
     env: &mut BTreeMap<String, String>,
 ) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(base)?;
+    create_private_directory(base)?;
     let opened = open_unlocked(CWD, base)?;
     for cache in caches.variables.values() {
         if create_cache(caches, cache, &opened).is_err() {
@@ -84,7 +85,8 @@ fn copy_cargo_config(from: &Path, directory: &OwnedFd) -> io::Result<()> {
     // An agent may have put a directory in its place.
     let remove =
         |name| remove_tree(&PathBuf::from(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd())));
-    let config = fs::read_to_string(from).ok().and_then(|config| without_secrets(&config));
+    let config =
+        open_linked(from).and_then(io::read_to_string).ok().and_then(|config| without_secrets(&config));
     let Some(config) = config else { return remove(name) };
     let next = format!("{name}.{}", std::process::id());
     remove(&next)?;
@@ -120,7 +122,7 @@ fn without_secrets(config: &str) -> Option<String> {
 pub fn lease_caches(caches: &Caches) -> io::Result<Option<File>> {
     let Some(directory) = &caches.directory else { return Ok(None) };
     if let Some(above) = directory.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(above)?;
+        create_private_directory(above)?;
     }
     let lock = open_lock(directory)?;
     // A sweep holds it exclusively only for a rename.
@@ -129,12 +131,7 @@ pub fn lease_caches(caches: &Caches) -> io::Result<Option<File>> {
 }
 
 fn open_lock(directory: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(directory.with_extension("lock"))
+    open_lock_file(&directory.with_extension("lock"))
 }
 
 /// The result of a sweep.
@@ -244,6 +241,15 @@ mod tests {
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(used_at);
         let times = fs::FileTimes::new().set_modified(at).set_accessed(at);
         File::open(file).unwrap().set_times(times).unwrap();
+    }
+
+    #[test]
+    fn fifo_in_place_of_a_cache_lock_is_rejected() {
+        let directory = tempfile::tempdir().unwrap();
+        let lock = directory.path().join("workspace.lock");
+        rustix::fs::mknodat(CWD, &lock, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let error = lease_caches(&caches(directory.path())).unwrap_err();
+        assert_eq!(error.to_string(), format!("`{}` is not a regular file", lock.display()));
     }
 
     #[test]

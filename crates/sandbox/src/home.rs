@@ -11,6 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use model::{HomeView, PRIVATE_DIRECTORIES};
+use regular_file::open_linked;
 
 use crate::home_files::{login_profile, sanitized_files};
 use crate::needed_paths::find_interpreter;
@@ -189,7 +190,7 @@ impl AbsentHome {
             let config = home.join(".cargo/config.toml");
             let has_secret =
                 |text: String| ["token", "secret", "password"].iter().any(|word| text.contains(word));
-            if fs::read_to_string(&config).is_ok_and(|text| !has_secret(text)) {
+            if open_linked(&config).and_then(io::read_to_string).is_ok_and(|text| !has_secret(text)) {
                 self.expose(&config, needs.hidden);
             }
         }

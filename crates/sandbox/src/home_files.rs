@@ -6,9 +6,10 @@
 //! Codex runs every command in a login shell, which resets `PATH`: Debian's `/etc/profile` sets it, and the user's own profile, which would
 //! add the toolchains, is absent. A run gets a profile that restores its `PATH`.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+
+use regular_file::open_linked;
 
 /// Files below the home directory, each with the keys that are copied.
 const FILES: &[(&str, &[&str])] = &[(".npmrc", NPM), (".pip/pip.conf", PIP), (".config/pip/pip.conf", PIP)];
@@ -36,10 +37,7 @@ pub(crate) fn login_profile(search_path: &str) -> (&'static str, String) {
 }
 
 fn read_file(path: &Path) -> Option<String> {
-    let file = File::open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
+    let file = open_linked(path).ok()?;
     let mut text = String::new();
     file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
     Some(text)

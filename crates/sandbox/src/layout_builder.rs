@@ -30,6 +30,8 @@ use crate::worktree::Repository;
 /// The inputs of a layout besides its policy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayoutInputs<'a> {
+    /// The hidden paths of the policy that exist. Resolved once for all parts of a sandbox.
+    pub hidden: &'a [HiddenPath],
     /// Paths below private directories that must be visible, such as the program itself.
     pub needed: &'a [PathBuf],
     /// Switchboard's own programs.
@@ -51,13 +53,21 @@ pub(crate) struct LayoutInputs<'a> {
     pub copies: Option<&'a Path>,
 }
 
+/// An existing path that the agent must not see.
+#[derive(Debug, Clone)]
+pub(crate) struct HiddenPath {
+    /// Its name in the policy.
+    pub name: PathBuf,
+    pub real: RealPath,
+}
+
 /// Builds the view.
 pub(crate) fn build_layout(confinement: &Confinement, inputs: LayoutInputs<'_>) -> io::Result<Layout> {
     let LayoutInputs { needed, home, state, absent, others, tier, repositories, copies, .. } = inputs;
     let mounts = MountTable::read();
     let mut layout = Layout { untrusted: UntrustedPaths::find(others, &mounts), ..Layout::default() };
-    let secrets = find_root_secrets();
-    let hidden = resolve_hidden(confinement.hidden.iter().chain(&secrets))?;
+    let mut hidden = inputs.hidden.to_vec();
+    hidden.extend(resolve_hidden(&find_root_secrets())?);
     for root in &confinement.roots {
         layout.add_root(&root.path, root.access, &hidden)?;
     }
@@ -69,7 +79,7 @@ pub(crate) fn build_layout(confinement: &Confinement, inputs: LayoutInputs<'_>) 
         layout.mounts.extend(state.mounts.iter().cloned());
         layout.unprotected.extend(state.unprotected.iter().cloned());
     }
-    layout.hidden = hidden.iter().map(|(_, real)| real.path.clone()).collect();
+    layout.hidden = hidden.iter().map(|hidden| hidden.real.path.clone()).collect();
     layout.add_outer_repositories(confinement, home, absent, tier);
     layout.held_roots = layout.quarantine.add_roots(&layout.writable)?;
     for home in absent.iter().flat_map(|absent| &absent.directories) {
@@ -78,7 +88,7 @@ pub(crate) fn build_layout(confinement: &Confinement, inputs: LayoutInputs<'_>) 
             layout.hide(alias.clone(), alias.is_dir());
         }
     }
-    for (_, RealPath { path, is_directory }) in hidden {
+    for HiddenPath { real: RealPath { path, is_directory }, .. } in hidden {
         let aliases = mounts.aliases_outside(&path);
         for alias in aliases.into_iter().filter(|alias| !is_policy_root(confinement, alias)) {
             layout.has_aliases = true;
@@ -135,12 +145,13 @@ impl Layout {
     }
 
     /// Makes needed paths in private directories visible. Roots of the policy keep their own mounts.
-    fn show_needed(&mut self, needed: &[PathBuf], hidden: &[(&Path, RealPath)]) {
+    fn show_needed(&mut self, needed: &[PathBuf], hidden: &[HiddenPath]) {
         let roots: Vec<PathBuf> = self.mounts.iter().map(|(root, _)| root.clone()).collect();
         for path in needed.iter().filter(|path| !self.writable.iter().any(|root| path.starts_with(root))) {
             let Ok(real) = real_path(path) else { continue };
-            let leads_into = |(name, hidden): &(&Path, RealPath)| {
-                real.starts_with(&hidden.path) && !path.starts_with(name) && !path.starts_with(&hidden.path)
+            let leads_into = |hidden: &HiddenPath| {
+                let HiddenPath { name, real: target } = hidden;
+                real.starts_with(&target.path) && !path.starts_with(name) && !path.starts_with(&target.path)
             };
             if hidden.iter().any(leads_into) {
                 continue;
@@ -173,7 +184,7 @@ impl Layout {
 
     /// Mounts a root of the policy. Fails if the root leads into a hidden path through a link. `hidden` are the names and the real
     /// paths.
-    fn add_root(&mut self, path: &Path, access: RootAccess, hidden: &[(&Path, RealPath)]) -> io::Result<()> {
+    fn add_root(&mut self, path: &Path, access: RootAccess, hidden: &[HiddenPath]) -> io::Result<()> {
         if access == RootAccess::Create {
             DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         }
@@ -184,7 +195,7 @@ impl Layout {
         };
         // The checked path must be the mounted one: an earlier agent may have created a link in the workspace.
         let leads_into =
-            |(name, real): &(&Path, RealPath)| path.starts_with(&real.path) && !given.starts_with(name);
+            |hidden: &HiddenPath| path.starts_with(&hidden.real.path) && !given.starts_with(&hidden.name);
         if (access == RootAccess::Write && path != given) || hidden.iter().any(leads_into) {
             let (given, path) = (given.display(), path.display());
             return Err(io::Error::other(format!(
@@ -286,7 +297,7 @@ impl Layout {
         });
         let others =
             bound.filter(|path| self.is_visible(path) && !is_in_workspace(path) && is_reachable(path));
-        let masked: Vec<_> = others.map(|path| (path, Mount::HideFile)).collect();
+        let masked: Vec<_> = others.map(|path| (path, Mount::HideSocket)).collect();
         self.mounts.extend(masked);
     }
 }
@@ -312,12 +323,12 @@ fn is_policy_root(confinement: &Confinement, path: &Path) -> bool {
     confinement.roots.iter().any(|root| root.path == path)
 }
 
-/// Resolves the hidden paths that exist. Returns each with its name in the policy.
-fn resolve_hidden<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> io::Result<Vec<(&'a Path, RealPath)>> {
+/// Resolves the hidden paths that exist.
+pub(crate) fn resolve_hidden(paths: &[PathBuf]) -> io::Result<Vec<HiddenPath>> {
     let mut hidden = Vec::new();
     for path in paths {
         match RealPath::resolve(path) {
-            Ok(real) => hidden.push((path.as_path(), real)),
+            Ok(real) => hidden.push(HiddenPath { name: path.clone(), real }),
             // A path that this user cannot see is hidden already.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)

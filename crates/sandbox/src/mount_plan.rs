@@ -26,7 +26,9 @@ pub(crate) enum Mount {
     WriteFrom(#[serde(with = "model::exact_path")] PathBuf),
     /// Another path in its place, read-only.
     ReadFrom(#[serde(with = "model::exact_path")] PathBuf),
-    /// An empty file in place of a file or a socket.
+    /// An empty file in place of a socket, unless the socket is gone by then.
+    HideSocket,
+    /// An empty file in place of a file.
     HideFile,
     /// An empty directory in its place.
     #[serde(rename = "HideFolder")]
@@ -38,7 +40,7 @@ pub(crate) enum Mount {
 impl Mount {
     /// Returns whether the mount hides the machine's files.
     pub fn is_mask(&self) -> bool {
-        matches!(self, Self::HideFile | Self::HideDirectory | Self::Home)
+        matches!(self, Self::HideSocket | Self::HideFile | Self::HideDirectory | Self::Home)
     }
 }
 
@@ -104,7 +106,7 @@ fn has_no_effect(at: &Path, mount: &Mount, around: Option<&PlannedMount>) -> boo
     let kind = around.map(|around| &around.mount);
     match mount {
         Mount::Read => matches!(kind, None | Some(Mount::Read)),
-        Mount::HideFile | Mount::HideDirectory => match (kind, around) {
+        Mount::HideSocket | Mount::HideFile | Mount::HideDirectory => match (kind, around) {
             (Some(Mount::HideDirectory | Mount::Private | Mount::Home), _) => true,
             (Some(_), Some(around)) => {
                 let below = at.strip_prefix(&around.at).unwrap_or(at);

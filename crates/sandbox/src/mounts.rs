@@ -42,6 +42,12 @@ pub(crate) enum MountFailure {
     Different(MountDifference),
 }
 
+impl MountFailure {
+    fn is_not_found(&self) -> bool {
+        matches!(self, Self::Mount { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
 impl From<MountFailure> for io::Error {
     fn from(failure: MountFailure) -> Self {
         Self::other(failure.to_string())
@@ -74,18 +80,26 @@ pub(crate) fn create_mounts(plan: &[PlannedMount], roots: &[WritableRoot]) -> Re
     // Cloned before any path is covered and before the machine becomes read-only.
     let trees = clone_trees(plan, roots)?;
     set_attributes(root.as_fd(), READ_ONLY).map_err(namespace_failure)?;
+    let mut mounted = Vec::with_capacity(plan.len());
     for (planned, tree) in plan.iter().zip(&trees) {
         let around = planned.around.map(|around| (&plan[around], trees[around].mount.as_fd()));
-        attach(planned, tree, around, root.as_fd())?;
+        match attach(planned, tree, around, root.as_fd()) {
+            // Its program has exited: there is nothing to mask. No mount is below a socket.
+            Err(failure) if planned.mount == Mount::HideSocket && failure.is_not_found() => {}
+            attached => {
+                attached?;
+                mounted.push((planned, tree));
+            }
+        }
     }
     // Only now, since mount points had to be created in them.
     let has_mount_points =
         |planned: &PlannedMount| matches!(planned.mount, Mount::HideDirectory | Mount::Home);
-    for (planned, tree) in plan.iter().zip(&trees).filter(|(planned, _)| has_mount_points(planned)) {
+    for (planned, tree) in mounted.iter().filter(|(planned, _)| has_mount_points(planned)) {
         set_attributes(tree.mount.as_fd(), Attributes { is_recursive: false, ..READ_ONLY })
             .map_err(mount_failure(planned))?;
     }
-    verify_mounts(plan, &trees, &before)
+    verify_mounts(&mounted, &before)
 }
 
 #[expect(unsafe_code, reason = "there is no safe wrapper for unshare")]
@@ -114,7 +128,7 @@ fn clone_trees(plan: &[PlannedMount], roots: &[WritableRoot]) -> Result<Vec<Moun
                 set_attributes(tree.mount.as_fd(), READ_ONLY)?;
                 Ok(tree)
             }),
-            Mount::HideFile => own(clone_tree(&null).and_then(|tree| {
+            Mount::HideSocket | Mount::HideFile => own(clone_tree(&null).and_then(|tree| {
                 set_attributes(tree.as_fd(), Attributes { set: READ_ONLY.set | NO_DEVICES, ..READ_ONLY })?;
                 Ok(tree)
             })),
@@ -218,13 +232,9 @@ fn ignore_existing(created: rustix::io::Result<()>) -> io::Result<()> {
 }
 
 /// Compares the finished namespace with the plan: by the kernel's list of mounts, and by the mount that each path leads to.
-fn verify_mounts(
-    plan: &[PlannedMount],
-    trees: &[MountTree],
-    before: &[MountEntry],
-) -> Result<(), MountFailure> {
-    let mut expected = Vec::with_capacity(plan.len());
-    for (planned, tree) in plan.iter().zip(trees) {
+fn verify_mounts(mounted: &[(&PlannedMount, &MountTree)], before: &[MountEntry]) -> Result<(), MountFailure> {
+    let mut expected = Vec::with_capacity(mounted.len());
+    for (planned, tree) in mounted {
         let id = mount_id(&tree.mount).map_err(mount_failure(planned))?;
         let source = match &tree.source {
             Some(source) => ExpectedSource::Bind {
@@ -238,7 +248,7 @@ fn verify_mounts(
     }
     let after = read_mounts().map_err(namespace_failure)?;
     compare_mounts(&expected, before, &after).map_err(MountFailure::Different)?;
-    for (planned, mount) in plan.iter().zip(&expected) {
+    for ((planned, _), mount) in mounted.iter().zip(&expected) {
         let found = open_without_links(&planned.at).and_then(|opened| mount_id(&opened));
         if found.map_err(mount_failure(planned))? != mount.id {
             return Err(MountFailure::Replaced { path: planned.at.clone() });
@@ -287,4 +297,28 @@ fn set_attributes(tree: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The program of a socket may exit at any time. A hidden file that is gone could be created again.
+    #[test]
+    fn vanished_socket_is_not_masked() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path().canonicalize().unwrap().join("gone.sock");
+        // A mount namespace belongs to a thread.
+        let mount = |mount: Mount| {
+            let plan = [PlannedMount { source: at.clone(), at: at.clone(), mount, around: None }];
+            std::thread::scope(|scope| scope.spawn(|| create_mounts(&plan, &[])).join().unwrap())
+        };
+        let failure = mount(Mount::HideFile).unwrap_err();
+        assert!(failure.is_not_found(), "{failure}");
+        let created = mount(Mount::HideSocket);
+        assert!(created.as_ref().map_or_else(|failure| !failure.is_not_found(), |()| true), "{created:?}");
+    }
 }

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use model::{
@@ -22,7 +20,7 @@ use crate::landlock;
 use crate::launcher::LAUNCHER_ARGUMENT;
 use crate::launcher_protocol::{AppliedRules, Rules, SandboxSpec};
 use crate::layout::Layout;
-use crate::layout_builder::{LayoutInputs, build_layout};
+use crate::layout_builder::{HiddenPath, LayoutInputs, build_layout, resolve_hidden};
 use crate::mechanisms::{Mechanisms, Tier, VerifiedSandbox};
 use crate::mount_plan::{Mount, plan_mounts};
 use crate::needed_paths::find_needed_paths;
@@ -133,15 +131,17 @@ pub fn prepare(
     let mechanisms = verified.mechanisms.clone();
     let namespaces = verified.tier == Tier::Namespaces;
     let own = executable_directory(command.executable);
-    let absent = find_home(command, own.as_deref())?;
+    let hidden = resolve_hidden(&confinement.hidden).map_err(SandboxRejection::Layout)?;
+    let absent = find_home(command, own.as_deref(), &hidden)?;
     let mut needed = find_needed_paths(command.program, &command.env, own.as_deref());
     if let Some(absent) = &absent {
         needed.retain(|path| !absent.contains(path) && !absent.directories.contains(path));
     }
     let home = command.env.get("HOME").map(Path::new);
     let own_programs = own_programs(command.executable);
-    let state = build_state(command, verified.tier)?;
+    let state = build_state(command, verified.tier, &hidden)?;
     let inputs = LayoutInputs {
+        hidden: &hidden,
         needed: &needed,
         own_programs: &own_programs,
         home,
@@ -172,7 +172,7 @@ pub fn prepare(
     };
     let temporary = TemporaryFiles::select(verified.tier, command, &layout);
     if let TemporaryFiles::Directory(directory) = &temporary {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(SandboxRejection::Files)?;
+        regular_file::create_private_directory(directory).map_err(SandboxRejection::Files)?;
     }
     let homes = absent.as_ref().map_or(&[][..], |absent| &absent.directories);
     let spec =
@@ -269,9 +269,10 @@ fn reject_gaps(command: &SandboxedCommand<'_>, layout: &Layout) -> Result<(), Sa
 fn find_home(
     command: &SandboxedCommand<'_>,
     own: Option<&Path>,
+    hidden: &[HiddenPath],
 ) -> Result<Option<AbsentHome>, SandboxRejection> {
     let Some(view) = &command.confinement.home else { return Ok(None) };
-    let hidden = resolve_all(&command.confinement.hidden);
+    let hidden = real_paths(hidden);
     let writable = command.confinement.roots.iter().filter(|root| root.access != RootAccess::Read);
     let writable: Vec<PathBuf> = writable.filter_map(|root| real_path(&root.path).ok()).collect();
     let (program, env) = (command.program, &command.env);
@@ -300,18 +301,21 @@ fn link_home(
     std::iter::once(directory.as_path()).chain(copies).map(real_path).collect()
 }
 
-fn resolve_all(paths: &[PathBuf]) -> Vec<PathBuf> {
-    paths.iter().filter_map(|path| real_path(path).ok()).collect()
+fn real_paths(hidden: &[HiddenPath]) -> Vec<PathBuf> {
+    hidden.iter().map(|hidden| hidden.real.path.clone()).collect()
 }
 
 /// Builds the view of the agent's own state in the temporary directory of the run.
-fn build_state(command: &SandboxedCommand<'_>, tier: Tier) -> Result<Option<StateView>, SandboxRejection> {
+fn build_state(
+    command: &SandboxedCommand<'_>,
+    tier: Tier,
+    hidden: &[HiddenPath],
+) -> Result<Option<StateView>, SandboxRejection> {
     let Some(state) = &command.confinement.state else { return Ok(None) };
     let no_directory =
         || SandboxRejection::Files(io::Error::other("the run has no directory for temporary files"));
     let directory = command.temporary.ok_or_else(no_directory)?;
-    let hidden = resolve_all(&command.confinement.hidden);
-    StateView::build(state, directory, &hidden, tier).map(Some).map_err(SandboxRejection::Files)
+    StateView::build(state, directory, &real_paths(hidden), tier).map(Some).map_err(SandboxRejection::Files)
 }
 
 /// Allows access to the paths of a view. Without namespaces, the agent's variable is changed to the view.

@@ -81,7 +81,7 @@ impl Quarantine {
     }
 
     /// Watches kept directories of the agent's state, in which the run may leave regular files only: through a link, the agent's next session,
-    /// which may be unconfined, would write to another directory.
+    /// which may be unconfined, would write to another directory. Repositories that run commands are moved like those in a workspace.
     ///
     /// `new` is a directory that was just created for the run: its ctime is the present time of the file system. Links that another active run
     /// may have created count, too: both agents could hide one from the other's sweep by renaming directories.
@@ -94,10 +94,20 @@ impl Quarantine {
         if !directories.is_empty() {
             let shares =
                 |kept: &Path| directories.iter().any(|own| own.starts_with(kept) || kept.starts_with(own));
-            let others = others.iter().filter_map(|other| other.kept_state.as_ref());
-            let others = others.filter(|(kept, _)| kept.iter().any(|kept| shares(kept)));
-            let started = others.map(|(_, started)| *started).chain([change_time(&fs::metadata(new)?)]);
+            let sharing = others.iter().filter_map(|other| other.kept_state.as_ref());
+            let sharing = sharing.filter(|(kept, _)| kept.iter().any(|kept| shares(kept)));
+            let started = sharing.map(|(_, started)| *started).chain([change_time(&fs::metadata(new)?)]);
             self.kept_state = started.min().map(|started| (directories.to_vec(), started));
+            // A repository there runs its commands as soon as the user's git looks at the directory.
+            if self.repositories.is_empty() {
+                self.repositories = RepositoryWatch::new(Vec::new());
+            }
+            for directory in directories {
+                self.repositories.add_workspace(directory);
+            }
+            for other in others {
+                self.repositories.distrust(&other.repositories);
+            }
         }
         Ok(())
     }
@@ -198,7 +208,8 @@ impl Quarantine {
         planted.paths.retain(|path| !is_moved(path));
         let SpecialFiles { paths, locked, unlocked: _unlocked } = self.find_special_files();
         unexamined.extend(locked);
-        let found: Vec<PathBuf> = paths.into_iter().chain(mem::take(&mut planted.paths)).collect();
+        // A link with the name of a repository is both.
+        let found: BTreeSet<PathBuf> = paths.into_iter().chain(mem::take(&mut planted.paths)).collect();
         if !found.is_empty() {
             let mut recorded = self.clone();
             for path in &found {

@@ -271,6 +271,7 @@ impl ProbeOutput {
         }
         let mut buffer = [0; 4096];
         match stdout.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(0) | Err(_) => self.is_closed = true,
             Ok(count) => self.text.push_str(&String::from_utf8_lossy(&buffer[..count])),
         }

@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use model::{AgentState, KeptPath};
+use regular_file::{create_private_directory, open_regular};
 
 use crate::mechanisms::Tier;
 use crate::mount_plan::Mount;
@@ -244,15 +245,8 @@ fn find_or_create_owned(parent: &Path, marker: &str, owner: &str, name: &str) ->
 
 fn read_marker(path: &Path) -> Option<String> {
     let mut text = String::new();
-    open_regular(path)?.take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
+    open_regular(path).ok()?.take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
     Some(text.trim().to_owned())
-}
-
-/// Opens a regular file without following a link and without blocking on a FIFO.
-fn open_regular(path: &Path) -> Option<File> {
-    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
 }
 
 fn list_directories(parent: &Path) -> Vec<PathBuf> {
@@ -263,7 +257,7 @@ fn list_directories(parent: &Path) -> Vec<PathBuf> {
 
 /// Copies a regular file with its mode. Returns false for another kind of file and for one that is too large.
 fn copy_file(from: &Path, to: &Path) -> io::Result<bool> {
-    let Some(mut source) = open_regular(from) else { return Ok(false) };
+    let Ok(mut source) = open_regular(from) else { return Ok(false) };
     let found = source.metadata()?;
     if found.len() > MAX_COPY_BYTES {
         return Ok(false);
@@ -275,7 +269,7 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<bool> {
 }
 
 fn create_directory(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
+    create_private_directory(path)
 }
 
 fn remove_if_present(path: &Path) -> io::Result<()> {

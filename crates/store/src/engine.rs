@@ -107,5 +107,9 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn verify_heartbeat(&self, _owner: Owner) -> Result<(), StoreError> {
         Ok(())
     }
+    /// Returns the loss to report when a record that must exist is missing; `None` if others may delete records.
+    fn deleted_records(&self) -> Option<StoreLoss> {
+        None
+    }
     async fn check(&self) -> Result<(), StoreError>;
 }

@@ -48,6 +48,12 @@ pub enum StoreError {
         /// The cause.
         source: Cause,
     },
+    /// Another kind of file is in place of the database.
+    #[error("the store `{}` is not a regular file", path.display())]
+    NotAFile {
+        /// The path of the database.
+        path: PathBuf,
+    },
     /// The store was written by a newer version of this program.
     #[error("the store `{location}` has version {found}, but this program supports versions up to {known}")]
     NewerVersion {
@@ -250,6 +256,9 @@ impl StoreError {
             Self::NoSuchJob { .. } => "check the id; old jobs are removed after a while",
             Self::Setting(error) => error.hint(),
             Self::CannotOpen { .. } => "check that the directory exists, belongs to you and is writable",
+            Self::NotAFile { .. } => {
+                "run `switchboard recover`: it moves the file away and rebuilds the database from the job directories"
+            }
             Self::NewerVersion { .. } => {
                 "install the newer Switchboard again, or use another store with this one"
             }

@@ -26,8 +26,8 @@ pub enum Loss {
     Truncated,
     /// The write-ahead log was removed or replaced: the newest records are lost.
     LogLost,
-    /// The heartbeat that this process wrote is missing, so other records may be missing, too.
-    HeartbeatLost,
+    /// A record that this process wrote is missing, so others may be missing, too.
+    RecordsDeleted,
     /// The heartbeat of the last owner is missing: the file was emptied or replaced by an older one, or its log was
     /// removed.
     OutOfDate,
@@ -40,7 +40,7 @@ impl fmt::Display for Loss {
             Self::Replaced => "its file was replaced by another",
             Self::Truncated => "its file was truncated",
             Self::LogLost => "its write-ahead log (-wal) was removed or replaced",
-            Self::HeartbeatLost => "its records were deleted",
+            Self::RecordsDeleted => "its records were deleted",
             Self::OutOfDate => {
                 "it was emptied or replaced by an older one, or its write-ahead log (-wal) was removed"
             }

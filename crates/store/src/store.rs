@@ -51,7 +51,13 @@ impl Store {
         // The store's own password must not be stored either.
         let redactor = redactor.with_values(credentials.as_ref().map(|login| &login.password).as_slice());
         let engine: Arc<dyn Engine> = match setting {
-            StoreSetting::Sqlite { path } => Arc::new(Sqlite::open(path.unwrap_or(default_file)).await?),
+            StoreSetting::Sqlite { path } => {
+                let path = path.unwrap_or(default_file);
+                if std::fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+                    return Err(StoreError::NotAFile { path });
+                }
+                Arc::new(Sqlite::open(path).await?)
+            }
             StoreSetting::SqliteMemory => Arc::new(Sqlite::in_memory().await?),
             server => open_surreal(server, credentials, ca_file).await?,
         };
@@ -318,6 +324,12 @@ impl Store {
     pub async fn verify(&self, owner: &Owner) -> Result<(), StoreError> {
         self.engine.verify_files()?;
         self.engine.verify_heartbeat(owner.clone()).await
+    }
+
+    /// Returns the loss to report when the record of an active job is missing. An embedded store has one only if somebody else
+    /// deleted it.
+    pub fn deleted_records(&self) -> Option<StoreLoss> {
+        self.engine.deleted_records()
     }
 
     /// Checks the integrity of the whole store.

@@ -7,14 +7,14 @@
 //! recovers a killed run, the next start does; if that is impossible, the list is deleted.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{Quarantined, RunId, RunReport, SandboxReport};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use regular_file::{WrongFileType, create_private_directory, create_regular, open_regular};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sandbox::Quarantine;
 use serde::{Deserialize, Serialize};
@@ -75,12 +75,12 @@ impl ActiveRuns {
     pub fn lock(proofs: &Path, run_id: RunId) -> io::Result<Self> {
         let directory = proofs.join(DIRECTORY);
         let path = directory.join(format!("{run_id}.json"));
-        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        create_private_directory(&directory)?;
         let (mut tried, mut recovered) = (BTreeSet::new(), Vec::new());
         let started = Instant::now();
         loop {
             let lock = lock_directory(&directory)?;
-            let own = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+            let own = create_regular(&path)?;
             flock(&own, FlockOperation::NonBlockingLockExclusive)?;
             let lists = read_lists(&directory, &path)?;
             let is_lost = |list: &&FoundList| !list.is_locked && !tried.contains(&list.published.spool);
@@ -151,11 +151,11 @@ fn read_lists(directory: &Path, own: &Path) -> io::Result<Vec<FoundList>> {
         if path == own {
             continue;
         }
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(&path);
-        let mut file = match file {
+        let mut file = match open_regular(&path) {
             // Withdrawn meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // No supervisor created it, and it must not prevent every later run.
+            Err(error) if WrongFileType::find(&error).is_some() => continue,
             file => file?,
         };
         let is_locked = match flock(&file, FlockOperation::NonBlockingLockShared) {

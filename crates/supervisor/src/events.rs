@@ -10,13 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use model::RunReport;
+use regular_file::open_regular;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::handle::{Run, WaitError};
 use crate::os::InotifyWatch;
 use crate::readiness::register_readable;
-use crate::regular::open_regular;
 
 /// The maximum size of an event, and the initial buffer size: most agents print little.
 const CHUNK: usize = 64 * 1024;

@@ -5,15 +5,16 @@
 //! prepares the run and passes the descriptor to the supervisor as its stdin, so a run that is being started never
 //! looks like one whose supervisor has died.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use model::{RunId, RunLifetime, RunPlan, RunStatus, StatusDurability};
+use regular_file::{create_private_directory, open_regular_at};
 use rustix::fs::{
     AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdir, mkdirat,
     openat, renameat, statat, unlinkat,
@@ -24,10 +25,9 @@ use sandbox::Quarantine;
 use crate::error::SpoolError;
 use crate::manifest::RunManifest;
 use crate::os::this_process;
-use crate::regular::{open_directory, open_regular_at};
 use crate::spool_files::{
     ERROR, OUTPUT, PLAN, PRIVATE, QUARANTINE, QUARANTINE_NEXT, STATUS, STATUS_FIRST, STATUS_NEXT, STDIN,
-    TEMPORARY, Versioned, parse,
+    TEMPORARY, Versioned, open_directory, parse,
 };
 
 /// Space for a status that lists the paths of its policy twice, at their maximum length. Once freed, it leaves room for
@@ -46,15 +46,20 @@ pub struct LockedSpool {
 }
 
 impl LockedSpool {
-    /// Creates the directory if it is missing. Returns whether it was created alone: one whose parents had to be created as
-    /// well counts as an existing one.
+    /// Creates the directory and its parents if they are missing. Returns whether the directory itself was created, and thus is to
+    /// be removed if the run does not start.
     pub fn create_directory(path: &Path) -> io::Result<bool> {
-        match mkdir(path, DIRECTORY_MODE) {
-            Ok(()) => Ok(true),
-            // The parent may be missing as well, or a file of another type is in the way.
-            Err(_) => {
-                DirBuilder::new().recursive(true).mode(DIRECTORY_MODE.bits()).create(path).map(|()| false)
+        let created = match (mkdir(path, DIRECTORY_MODE), path.parent()) {
+            (Err(Errno::NOENT), Some(parent)) => {
+                create_private_directory(parent)?;
+                mkdir(path, DIRECTORY_MODE)
             }
+            (created, _) => created,
+        };
+        match created {
+            Ok(()) => Ok(true),
+            // It exists, or a file of another type is in the way.
+            Err(_) => create_private_directory(path).map(|()| false),
         }
     }
 
@@ -367,6 +372,16 @@ mod tests {
             done.store(true, Ordering::Relaxed);
             assert_eq!(refused, 0);
         });
+    }
+
+    #[test]
+    fn directory_below_a_missing_one_counts_as_created() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = directory.path().join("jobs/one/runs/1");
+        assert!(LockedSpool::create_directory(&run).unwrap());
+        assert!(!LockedSpool::create_directory(&run).unwrap());
+        std::fs::write(run.join("file"), "").unwrap();
+        assert!(LockedSpool::create_directory(&run.join("file")).is_err());
     }
 
     #[test]

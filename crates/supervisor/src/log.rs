@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use regular_file::open_regular_at;
 use rustix::fs::OFlags;
 
-use crate::regular::open_regular_at;
 use crate::spool_files::LOG;
 
 /// Appends an error to the log in the spool, which is this process's stdin. Without errors there is no log file.

@@ -236,6 +236,7 @@ fn never_started(end: End) -> RunReport {
         error_bytes: 0,
         usage: TreeUsage::default(),
         descendants_ended: 0,
+        was_suspended: false,
         tree: TreeEnd::ProvenEmpty,
         sandbox: None,
     }

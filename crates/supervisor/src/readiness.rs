@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -26,5 +27,6 @@ pub fn register_readable<T: Waitable>(file: T) -> io::Result<AsyncFd<T>> {
 /// Returns whether a read would not block, be it at the end of the file.
 pub fn is_readable(file: impl AsFd) -> io::Result<bool> {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    Ok(poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&at_once))? > 0)
+    // Even a poll that does not wait returns EINTR if a signal is pending.
+    Ok(retry_on_intr(|| poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&at_once)))? > 0)
 }

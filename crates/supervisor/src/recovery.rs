@@ -99,6 +99,8 @@ pub(crate) fn recover_run(
     let dead = (status.boot_id == boot_id && dead.identity.pid > 0).then_some(dead);
     let mut report = match &status.state {
         RunState::Ended(report) if is_final(&Spool::at(directory), &status.boot_id, report) => {
+            // Its paths were moved before the status was written. A recovery that was killed has left the list.
+            locked.remove_quarantine_list().map_err(RunRecoveryError::Sweep)?;
             return Ok(report.clone());
         }
         RunState::Ended(report) if matches!(report.tree, TreeEnd::LeftAlive { .. }) => {
@@ -136,11 +138,11 @@ fn write_final_status(locked: &LockedSpool, status: RunStatus, report: &RunRepor
     locked.remove_private_files()?;
     locked.remove_plan()?;
     locked.remove_first_status()?;
-    locked.remove_quarantine_list()?;
     locked
         .new_status_slot(StatusDurability::PowerLoss)?
         .publish(&RunStatus { state: RunState::Ended(report.clone()), ..status })?;
-    Ok(())
+    // Only now: if this process were killed in between, the next recovery would not report the moved paths.
+    if matches!(report.tree, TreeEnd::LeftAlive { .. }) { Ok(()) } else { locked.remove_quarantine_list() }
 }
 
 /// Returns whether nothing about a run can change any more.
@@ -230,6 +232,7 @@ fn lost_report(locked: &LockedSpool, status: &RunStatus, tree: TreeEnd, ran_unti
         error_bytes: locked.size(ERROR),
         usage: TreeUsage::default(),
         descendants_ended: 0,
+        was_suspended: false,
         tree,
         sandbox: status.sandbox.clone().map(downgrade_protected_paths),
     }
@@ -313,5 +316,45 @@ impl RunRecoveryError {
             Self::Sweep(_) => "check that /proc is mounted and that files can still be opened",
             Self::Write { .. } => "check the free space and the permissions of the directory",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox::Quarantine;
+
+    use super::*;
+    use crate::spool_files::{QUARANTINE, STATUS_NEXT};
+
+    fn lost_run(directory: &Path) -> (LockedSpool, RunStatus, RunReport) {
+        let locked = LockedSpool::try_lock(directory).unwrap().unwrap();
+        locked.write_quarantine(&Quarantine::default()).unwrap();
+        let run_id = "6d1a4e11-92ce-45e3-b38e-099146f2ae85".parse().unwrap();
+        let status = placeholder_status(run_id, os::boot_id().unwrap());
+        let report = lost_report(&locked, &status, TreeEnd::SweptByIdentity, None);
+        (locked, status, report)
+    }
+
+    #[test]
+    fn quarantine_list_outlives_an_unwritten_status() {
+        let directory = tempfile::tempdir().unwrap();
+        let (locked, status, report) = lost_run(directory.path());
+        let list = directory.path().join(QUARANTINE);
+        fs::create_dir(directory.path().join(STATUS_NEXT)).unwrap();
+        assert!(write_final_status(&locked, status.clone(), &report).is_err() && list.exists());
+        fs::remove_dir(directory.path().join(STATUS_NEXT)).unwrap();
+        write_final_status(&locked, status, &report).unwrap();
+        assert!(!list.exists());
+    }
+
+    #[test]
+    fn quarantine_list_of_an_ended_run_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (locked, status, report) = lost_run(directory.path());
+        write_final_status(&locked, status, &report).unwrap();
+        locked.write_quarantine(&Quarantine::default()).unwrap();
+        drop(locked);
+        assert_eq!(recover(directory.path()).unwrap(), report);
+        assert!(!directory.path().join(QUARANTINE).exists());
     }
 }

@@ -15,13 +15,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use model::RunStatus;
+use regular_file::read_regular;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::error::SpoolError;
 use crate::manifest::RunManifest;
-use crate::regular::{open_directory, read_regular};
-use crate::spool_files::{PLAN, STATUS, Versioned, parse};
+use crate::spool_files::{PLAN, STATUS, Versioned, open_directory, parse};
 
 /// The path of a spool. Creating a value does not touch the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]

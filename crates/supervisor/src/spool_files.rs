@@ -1,8 +1,11 @@
 //! File names and file format of a spool.
 
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use model::{RunStatus, STATUS_VERSION};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::de::DeserializeOwned;
 
 use crate::error::SpoolError;
@@ -41,4 +44,10 @@ pub(crate) fn parse<T: Versioned>(path: PathBuf, bytes: &[u8]) -> Result<T, Spoo
         Ok(value) => Err(SpoolError::OtherVersion { path, version: value.version() }),
         Err(source) => Err(SpoolError::Damaged { path, source }),
     }
+}
+
+/// Opens the directory of a run. Anything but a directory is rejected, including a symbolic link.
+pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
 }

@@ -287,7 +287,12 @@ fn prepare(spool: &Spool, run_id: RunId, plan: &RunPlan) -> Result<(LockedSpool,
     let cannot_write = |source| SpoolError::CannotWrite { path: spool.directory().to_owned(), source };
     let taken = || SpoolError::Taken { directory: spool.directory().to_owned() };
     let is_new = LockedSpool::create_directory(spool.directory()).map_err(cannot_write)?;
-    let locked = LockedSpool::try_lock(spool.directory()).map_err(cannot_write)?.ok_or_else(taken)?;
+    let locked = LockedSpool::try_lock(spool.directory());
+    if locked.is_err() && is_new {
+        // EMFILE, for example. It is empty, or it would not be removed.
+        let _ = std::fs::remove_dir(spool.directory());
+    }
+    let locked = locked.map_err(cannot_write)?.ok_or_else(taken)?;
     if !is_new {
         if locked.has_run() {
             return Err(taken());

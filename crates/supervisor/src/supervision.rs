@@ -310,6 +310,7 @@ impl<'a> Supervision<'a> {
             error_bytes: self.error.bytes(),
             usage: usage().unwrap_or_default(),
             descendants_ended: self.tree.descendants_signaled(),
+            was_suspended: self.tree.was_suspended(),
             tree,
             sandbox: None,
         }

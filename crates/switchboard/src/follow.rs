@@ -87,14 +87,13 @@ impl Follower {
                     check_job_output(&self.job)?;
                     return Ok(ExitStatus::StillRunning.into());
                 }
-                StreamEnd::Disconnected if self.events_shown == shown_before && attempts >= MAX_DAEMONS => {
-                    self.view.close(false);
-                    let job = Some(self.job.clone());
-                    return Err(RequestError::DaemonUnavailable { attempts: MAX_DAEMONS, job }.into());
-                }
-                StreamEnd::Disconnected => {
-                    attempts = if self.events_shown == shown_before { attempts + 1 } else { 0 };
-                }
+                StreamEnd::Disconnected if self.events_shown > shown_before => attempts = 0,
+                StreamEnd::Disconnected => attempts += 1,
+            }
+            if attempts == MAX_DAEMONS {
+                self.view.close(false);
+                let job = Some(self.job.clone());
+                return Err(RequestError::DaemonUnavailable { attempts, job }.into());
             }
         }
     }

@@ -72,13 +72,13 @@ fn print_jobs(jobs: &[JobListEntry], total: u64) {
             strip_control(&job.prompt),
         ]
     };
-    let heads = ["ID", "STATUS", "AGENT", "MODEL", "PLACED (UTC)", "TOOK", "TOKENS", "COST", "PROMPT"];
+    let heads = ["ID", "STATUS", "AGENT", "MODEL", "SUBMITTED (UTC)", "TOOK", "TOKENS", "COST", "PROMPT"];
     let rows: Vec<Vec<String>> = jobs.iter().map(row).collect();
     // The prompt identifies a job best, so it keeps its room on a narrow terminal.
     let (heads, rows) = style::drop_columns(
         &heads,
         rows,
-        &["MODEL", "TOKENS", "COST", "PLACED (UTC)"],
+        &["MODEL", "TOKENS", "COST", "SUBMITTED (UTC)"],
         style::stdout_width(),
     );
     output::line(&style::table(&heads, &rows, style::stdout_width()).join("\n"));

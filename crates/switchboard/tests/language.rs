@@ -98,7 +98,7 @@ fn doc_comments_do_not_start_with_a_relative_clause() {
 fn test_names_are_short() {
     let function =
         Regex::new(r"#\[(?:tokio::)?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:async )?fn (\w+)").unwrap();
-    let list = Regex::new(r"(?:tests|scenarios|conformance)!\s*[\{\(]([\s\w,]*)[\}\)]").unwrap();
+    let list = Regex::new(r"(?:tests|scenarios|conformance)!\s*[\{\(\[]([\s\w,]*)[\}\)\]]").unwrap();
     let mut long = Vec::new();
     for directory in crates() {
         for (path, text) in ["src", "tests"].iter().flat_map(|part| sources(&directory.join(part))) {
@@ -115,4 +115,59 @@ fn test_names_are_short() {
         }
     }
     assert!(long.is_empty(), "over {MAX_TEST_NAME_CHARS} characters:\n{}", long.join("\n"));
+}
+
+/// Returns the string literals that match, outside of comments and unit tests, with their places.
+fn texts_with(pattern: &str, directories: &[&str]) -> Vec<String> {
+    let (pattern, literal) = (Regex::new(pattern).unwrap(), Regex::new(r#""(?:[^"\\]|\\.)*""#).unwrap());
+    let mut found = Vec::new();
+    for (path, text) in directories.iter().flat_map(|directory| sources(&root().join(directory))) {
+        for line in without_tests(&text).lines().filter(|line| !line.trim_start().starts_with("//")) {
+            let texts = literal.find_iter(line).filter(|text| pattern.is_match(text.as_str()));
+            found.extend(texts.map(|text| format!("{}: {}", shown(&path), text.as_str())));
+        }
+    }
+    found
+}
+
+/// The crates whose messages and hints reach every front end.
+const LIBRARIES: [&str; 8] = [
+    "crates/model/src",
+    "crates/agents/src",
+    "crates/agent-run/src",
+    "crates/calls/src",
+    "crates/store/src",
+    "crates/supervisor/src",
+    "crates/sandbox/src",
+    "crates/render/src",
+];
+
+#[test]
+fn no_terminal_or_page_text_names_an_mcp_tool() {
+    let fronts = ["crates/switchboard/src", "crates/dashboard/src", "crates/protocol/src"];
+    let mut found = texts_with(
+        r"\bcall_(?:cc|codex|gem|rehearsal|status|wait|output|cancel|jobs)\b",
+        &[LIBRARIES.as_slice(), &fronts].concat(),
+    );
+    // The bridge answers MCP hosts, and a setting is about one of their tools.
+    found.retain(|text| {
+        !text.starts_with("crates/switchboard/src/bridge/") && !text.contains("Offer MCP hosts the tool")
+    });
+    assert!(found.is_empty(), "these texts reach a terminal or the page:\n{}", found.join("\n"));
+}
+
+#[test]
+fn no_mcp_text_names_a_command_or_flag() {
+    let fronts = ["crates/mcp-server/src", "crates/switchboard/src/bridge"];
+    let found = texts_with(r"`switchboard [a-z]|`--[a-z]", &fronts);
+    assert!(found.is_empty(), "these texts reach an MCP host:\n{}", found.join("\n"));
+}
+
+/// `mcp-server` removes flags in parentheses, and replaces hints that name a command of `switchboard`.
+#[test]
+fn library_texts_name_flags_only_in_parentheses() {
+    let mut found = texts_with(r"(?:^|[^(])`--[a-z]", &LIBRARIES);
+    // A notice of the doctor, about the agent's own help.
+    found.retain(|text| !text.contains("its `--help` does not list"));
+    assert!(found.is_empty(), "these texts would reach an MCP host:\n{}", found.join("\n"));
 }

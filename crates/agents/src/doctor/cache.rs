@@ -4,13 +4,14 @@
 //! file is ignored.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use model::AgentKind;
+use regular_file::{create_private_directory, create_regular, read_regular};
 use serde::{Deserialize, Serialize};
 
 use super::probe::{Probe, ProbeError};
@@ -49,7 +50,7 @@ struct FileState {
 impl ProbeCache {
     /// Reads the cache from a file. Returns an empty cache without one.
     pub fn open(file: Option<&Path>) -> Self {
-        let read = file.and_then(|file| fs::read(file).ok());
+        let read = file.and_then(|file| read_regular(file).ok());
         let contents = read.and_then(|bytes| serde_json::from_slice::<CacheFile>(&bytes).ok());
         Self {
             file: file.map(Path::to_owned),
@@ -86,11 +87,9 @@ impl ProbeCache {
         self.contents.format = FORMAT;
         let fresh = file.with_extension(format!("{}.new", std::process::id()));
         let json = serde_json::to_vec(&self.contents).unwrap_or_default();
-        let directory = file
-            .parent()
-            .map_or(Ok(()), |directory| DirBuilder::new().recursive(true).mode(0o700).create(directory));
-        let options = || OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh);
-        let written = directory.and_then(|()| options()).and_then(|mut out| out.write_all(&json));
+        let directory = file.parent().map_or(Ok(()), create_private_directory);
+        let written =
+            directory.and_then(|()| create_regular(&fresh)).and_then(|mut out| out.write_all(&json));
         if written.is_ok() && fs::rename(&fresh, file).is_ok() {
             self.changed = false;
         } else {

@@ -5,13 +5,16 @@
 //! recognized as well.
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use regular_file::{WrongFileType, append_regular, create_private_directory, create_regular, read_regular};
 use serde::{Deserialize, Serialize};
+
+use super::Finding;
 
 /// The file size above which deleted directories are removed from the file.
 const MAX_BYTES: u64 = 256 * 1024;
@@ -21,6 +24,8 @@ const MAX_BYTES: u64 = 256 * 1024;
 pub struct KnownWorkspaces {
     paths: Vec<PathBuf>,
     identities: HashSet<DirectoryId>,
+    /// The file exists and cannot be read, so an earlier workspace may be missing here.
+    unreadable: Option<Finding>,
 }
 
 /// Identifies a directory independently of its path. Inode numbers are reused, so the creation time is a part of the id.
@@ -43,7 +48,10 @@ impl KnownWorkspaces {
     /// Reads the file.
     pub(super) fn read(file: &Path) -> Self {
         let mut known = Self::default();
-        entries(file).for_each(|entry| known.insert(entry));
+        match entries(file) {
+            Ok(entries) => entries.into_iter().for_each(|entry| known.insert(entry)),
+            Err(error) => known.unreadable = Some(unreadable(file, &error)),
+        }
         known
     }
 
@@ -65,6 +73,11 @@ impl KnownWorkspaces {
                 || DirectoryId::read(above).is_some_and(|id| self.identities.contains(&id))
         };
         path.ancestors().filter(is_known).map(Path::to_owned)
+    }
+
+    /// Returns the problem with the file. While it exists, no agent is started: its program could be a planted one.
+    pub(super) fn unreadable(&self) -> Option<&Finding> {
+        self.unreadable.as_ref()
     }
 
     fn insert(&mut self, entry: Entry) {
@@ -122,23 +135,34 @@ pub(super) fn remember(file: &Path, directories: &[&Path]) -> io::Result<()> {
         return Ok(());
     }
     if fs::metadata(file).is_ok_and(|found| found.len() > MAX_BYTES) {
-        let present: Vec<Entry> = entries(file).filter(|entry| entry.path().is_dir()).collect();
+        let present: Vec<Entry> = entries(file)?.into_iter().filter(|entry| entry.path().is_dir()).collect();
         let next = file.with_extension(format!("new-{}", std::process::id()));
-        fs::write(&next, lines(&present)?)?;
+        create_regular(&next)?.write_all(lines(&present)?.as_bytes())?;
         fs::rename(next, file)?;
     }
     if let Some(state) = file.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+        create_private_directory(state)?;
     }
     // A single write, so that lines of concurrent processes do not interleave.
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
-    file.write_all(lines(&new)?.as_bytes())
+    append_regular(file)?.write_all(lines(&new)?.as_bytes())
 }
 
-fn entries(file: &Path) -> impl Iterator<Item = Entry> {
-    let text = fs::read_to_string(file).unwrap_or_default();
-    let entries: Vec<Entry> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    entries.into_iter()
+fn entries(file: &Path) -> io::Result<Vec<Entry>> {
+    let text = match read_regular(file) {
+        // A file in place of the state directory is reported by the first who writes there.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        text => text?,
+    };
+    Ok(text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
+fn unreadable(file: &Path, error: &io::Error) -> Finding {
+    let remedy = WrongFileType::find(error)
+        .map_or_else(|| format!("make it readable: `chmod 600 '{}'`", file.display()), WrongFileType::hint);
+    let problem = format!("cannot read the list of earlier workspaces `{}`: {error}", file.display());
+    Finding::blocking(problem, remedy)
 }
 
 fn lines(entries: &[Entry]) -> io::Result<String> {

@@ -3,6 +3,9 @@
 //! Owns the hot path: strings are scanned with `memchr`, unneeded values are skipped in place, and needed ones are returned as
 //! slices of the line. Not a validator: it rejects lines that it cannot scan (a truncated line, a stray print) and is lenient
 //! about the contents of skipped values.
+//!
+//! `sonic-rs` 0.5.10 with lazy values reads the streams of `cargo bench -p agents` (claude, codex) at 488 and 505 MB/s with its checks, and at
+//! 661 and 746 MB/s without them, which is unsound for damaged lines. A library would have to reach 1,000 MB/s.
 
 use std::borrow::Cow;
 use std::str::FromStr;

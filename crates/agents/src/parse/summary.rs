@@ -148,7 +148,9 @@ impl Summary {
 
     /// Returns the number of bytes cut from [`Summary::text`].
     pub fn text_cut(&self) -> u64 {
-        self.earlier_cut.saturating_add(self.earlier_answers.cut).saturating_add(self.last_text.bounded().1)
+        self.earlier_cut
+            .saturating_add(self.earlier_answers.shown().1)
+            .saturating_add(self.last_text.bounded().1)
     }
 
     /// Returns whether a further turn has started since the reported result and has not ended.
@@ -414,7 +416,7 @@ impl LastText {
     /// Returns the text and the number of cut bytes.
     fn bounded(&self) -> (String, u64) {
         if self.whole.is_empty() {
-            return (self.pieces.text(), self.pieces.cut);
+            return (self.pieces.text(), self.pieces.shown().1);
         }
         let whole = AgentText::from_json_string(&self.whole, self.whole_is_escaped);
         (whole.decode().into_owned(), 0)
@@ -471,11 +473,41 @@ impl HeadAndTail {
     }
 
     fn text(&self) -> String {
-        if self.cut == 0 {
-            return format!("{}{}", self.head, self.tail);
+        match self.shown() {
+            (head, 0, tail) => format!("{head}{tail}"),
+            (head, cut, tail) => format!("{head}\n[… {cut} bytes left out …]\n{tail}"),
         }
-        format!("{}\n[… {} bytes left out …]\n{}", self.head, self.cut, self.tail)
     }
+
+    /// Returns the head, the number of cut bytes and the tail. Words at the cut are left out as a whole: the rest of a cut secret would not
+    /// be recognized and redacted.
+    fn shown(&self) -> (&str, u64, &str) {
+        if self.cut == 0 {
+            return (&self.head, 0, &self.tail);
+        }
+        let (head, tail) = (without_last_word(&self.head), without_first_word(&self.tail));
+        let dropped = self.head.len() - head.len() + self.tail.len() - tail.len();
+        (head, self.cut + dropped as u64, tail)
+    }
+}
+
+/// The maximum length of a word that may be a secret. A longer one is not dropped: a text without blanks would be lost.
+const LONGEST_SECRET: usize = 512;
+
+/// Returns the text without its last word, which was cut.
+pub(crate) fn without_last_word(text: &str) -> &str {
+    let rest = text.trim_end_matches(is_in_word);
+    if rest.is_empty() || text.len() - rest.len() > LONGEST_SECRET { text } else { rest }
+}
+
+fn without_first_word(text: &str) -> &str {
+    let rest = text.trim_start_matches(is_in_word);
+    if rest.is_empty() || text.len() - rest.len() > LONGEST_SECRET { text } else { rest }
+}
+
+/// Returns whether a secret may contain the character.
+fn is_in_word(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "_-.+/=~:".contains(character)
 }
 
 #[cfg(test)]
@@ -501,8 +533,23 @@ mod tests {
         }
         let kept = summary.text().replace(|c: char| !c.is_ascii_alphabetic(), "").len();
         assert!(kept > 500, "{kept}");
-        let kept = (summary.last_text.pieces.head.len() + summary.last_text.pieces.tail.len()) as u64;
-        assert_eq!(kept + summary.text_cut(), 70_000);
+        let (head, _, tail) = summary.last_text.pieces.shown();
+        assert_eq!((head.len() + tail.len()) as u64 + summary.text_cut(), 70_000);
+    }
+
+    #[test]
+    fn words_at_the_cut_are_left_out() {
+        let secret = "sk-0123456789abcdef";
+        for padding in 0..secret.len() {
+            let mut summary = Summary::new(200);
+            summary.set_text(
+                &format!("{}{}", "x".repeat(padding), format!(" {secret}").repeat(40)).as_str().into(),
+            );
+            let text = summary.text();
+            let others = text.replace(secret, "");
+            assert!(!others.contains("0123") && !others.contains("cdef"), "{text}");
+            assert!(text.contains(secret) && text.contains("bytes left out"), "{text}");
+        }
     }
 
     #[test]

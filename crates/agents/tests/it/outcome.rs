@@ -56,6 +56,7 @@ impl Run {
             error_bytes: self.stderr.len() as u64,
             usage: TreeUsage::default(),
             descendants_ended: 0,
+            was_suspended: false,
             tree: TreeEnd::ProvenEmpty,
             sandbox: self.sandbox.clone(),
         };

@@ -77,6 +77,7 @@ fn report(folder: &Path, output_bytes: u64) -> RunReport {
         usage: TreeUsage::default(),
         // Gemini leaves its background command running and does not report its exit.
         descendants_ended: u32::from(name(folder) == "background-shell"),
+        was_suspended: false,
         tree: TreeEnd::ProvenEmpty,
         sandbox: None,
     }

@@ -8,6 +8,7 @@ use model_api::{ModelApi, ModelTurn, Script};
 use crate::harness::Harness;
 use crate::outside;
 use crate::pinned::Pinned;
+use testkit::{eventually_some, is_running, session_of};
 
 crate::scenarios! {
     stop_kills_tool_that_left_its_session;
@@ -26,13 +27,13 @@ fn stop_kills_tool_that_left_its_session(cli: &Pinned) {
         api.turn(0).await;
         // Found by its arguments rather than a pid file: a sandbox may have its own pid namespace.
         let running = || outside::processes_with("tail", &marker).first().copied();
-        let tool = outside::eventually("the tool does not run", running).await;
-        assert_eq!(outside::session_of(tool), Some(tool), "the tool has not left its session");
+        let tool = eventually_some("the process of the tool", running).await;
+        assert_eq!(session_of(tool), Some(tool), "the tool has not left its session");
         assert!(outside::environment(tool).is_empty(), "the tool has not left its environment");
         assert!(harness.processes().contains(&tool), "the look from outside is blind");
         started.run.stop().unwrap();
         let done = started.end(None).await;
-        assert!(!outside::is_running(tool), "{done}");
+        assert!(!is_running(tool), "{done}");
         assert_eq!(done.report.end, End::Stopped, "{done}");
         assert_eq!(*done.failed(), FailureKind::Stopped, "{done}");
         assert!(done.outcome.session.is_some(), "{done}");

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::outside;
 use crate::pinned::Pinned;
 use crate::story::Done;
+use testkit::eventually_async;
 
 /// The timeout of a trial, shorter than that of the test runner, so that it can still report its state.
 const LONG: Duration = Duration::from_mins(2);
@@ -53,8 +54,8 @@ impl Harness {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             tokio::time::timeout(LONG, scenario(&harness)).await.expect("the scenario hangs");
-            let gone = || harness.processes().is_empty().then_some(());
-            outside::eventually("a process of the run is alive", gone).await;
+            let gone = async || harness.processes().is_empty();
+            eventually_async("no process of the run is left", gone).await;
         });
     }
 

@@ -14,9 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::confined::can_confine;
 use crate::harness::Harness;
-use crate::outside;
 use crate::pinned::Pinned;
 use crate::story::Done;
+use testkit::eventually_async;
 
 crate::scenarios! {
     default_call_commits_only_its_own_file;
@@ -150,7 +150,7 @@ fn default_call_commits_only_its_own_file(cli: &Pinned) {
             ModelApi::start(Script::turns(vec![ModelTurn::shell(WORK), ModelTurn::text("Done.")])).await;
         let started = harness.place(&api, &spec(harness, "Commit the word.")).await;
         let waiting = work.join(".git/waiting");
-        outside::eventually("the agent has worked", || waiting.exists().then_some(())).await;
+        eventually_async("the agent has worked", async || waiting.exists()).await;
         let during = Seen::of(work);
         assert_eq!(before.added_in(&during), [Path::new("own")]);
         assert_eq!(during.git.difference(&before.git).collect::<Vec<_>>(), [Path::new(".git/waiting")]);
@@ -178,11 +178,11 @@ fn killed_supervisor_leaves_no_files(cli: &Pinned) {
         let api =
             ModelApi::start(Script::turns(vec![ModelTurn::shell(command), ModelTurn::text("Done.")])).await;
         let started = harness.place(&api, &spec(harness, "Wait.")).await;
-        outside::eventually("the agent works", || work.join("own").exists().then_some(())).await;
+        eventually_async("the agent works", async || work.join("own").exists()).await;
         let supervisor = started.run.spool().status().unwrap().unwrap().supervisor.pid;
         kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
-        let gone = || harness.processes().is_empty().then_some(());
-        outside::eventually("everything is gone without a recovery", gone).await;
+        let gone = async || harness.processes().is_empty();
+        eventually_async("everything is gone without a recovery", gone).await;
         // No leftovers, even without a recovery.
         for recovered in [false, true] {
             if recovered {

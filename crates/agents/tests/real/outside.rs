@@ -2,14 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-/// The longest wait: long enough for a busy machine.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+use testkit::{all_pids, eventually_some, is_running};
 
 /// Returns the processes of a directory: it is their working directory, or a part of a variable (such as `HOME`) or argument.
 pub fn processes_of(directory: &Path) -> Vec<i32> {
-    processes()
+    all_pids()
         .filter(|&pid| pid.cast_unsigned() != std::process::id() && belongs_to(pid, directory))
         .collect()
 }
@@ -27,7 +25,7 @@ fn belongs_to(pid: i32, directory: &Path) -> bool {
 
 /// Returns the processes of a program with this argument.
 pub fn processes_with(program: &str, argument: &str) -> Vec<i32> {
-    processes()
+    all_pids()
         .filter(|pid| {
             let arguments = arguments(*pid);
             arguments.first().is_some_and(|first| first.rsplit('/').next() == Some(program))
@@ -38,14 +36,18 @@ pub fn processes_with(program: &str, argument: &str) -> Vec<i32> {
 
 /// Returns the arguments of a new process. During `exec` it has none.
 pub async fn arguments_of_new(pid: i32) -> Vec<String> {
-    eventually("a process without arguments", || Some(arguments(pid)).filter(|strings| !strings.is_empty()))
-        .await
+    eventually_some("the arguments of a new process", || {
+        Some(arguments(pid)).filter(|strings| !strings.is_empty())
+    })
+    .await
 }
 
 /// Returns the environment of a new process. During `exec` it has none.
 pub async fn environment_of_new(pid: i32) -> Vec<String> {
-    eventually("a process without variables", || Some(environment(pid)).filter(|strings| !strings.is_empty()))
-        .await
+    eventually_some("the environment of a new process", || {
+        Some(environment(pid)).filter(|strings| !strings.is_empty())
+    })
+    .await
 }
 
 fn arguments(pid: i32) -> Vec<String> {
@@ -61,34 +63,4 @@ fn strings(pid: i32, file: &str) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let strings = bytes.split(|byte| *byte == 0).filter(|text| !text.is_empty());
     strings.map(|text| String::from_utf8_lossy(text).into_owned()).collect()
-}
-
-/// Returns the session id of a process.
-pub fn session_of(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.split_ascii_whitespace().nth(3)?.parse().ok()
-}
-
-/// Returns whether a process runs. A zombie does not.
-pub fn is_running(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-        !matches!(state, Some('Z' | 'X'))
-    })
-}
-
-fn processes() -> impl Iterator<Item = i32> {
-    fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-}
-
-/// Polls until there is a value, and returns it.
-pub async fn eventually<T>(otherwise: &str, mut find: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LONGEST_WAIT;
-    loop {
-        if let Some(found) = find() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{otherwise}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

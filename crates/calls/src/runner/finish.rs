@@ -146,7 +146,12 @@ impl JobRunner<'_> {
                 Ok(accepted) => return Ok(accepted),
                 Err(error) => error,
             };
-            if error.refusal().is_some() || matches!(error, StoreError::NoSuchJob { .. }) {
+            if let StoreError::NoSuchJob { job } = error {
+                // The spool still holds the outcome for `switchboard recover`.
+                self.context.health.note_missing_job(job);
+                return Err(NotAccepted::Refused(error));
+            }
+            if error.refusal().is_some() {
                 tracing::info!(job = %self.job.id, %error, "the store has refused the state of the job");
                 return Err(NotAccepted::Refused(error));
             }

@@ -75,6 +75,7 @@ impl JobService {
             slots: Arc::clone(&slots),
             locks,
             nested: nested.clone(),
+            health: Arc::clone(&health),
             shutdown: shutdown.clone(),
             wake: Arc::clone(&wake),
         });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Job, JobId, JobIdPrefix, JobState, Timestamp};
-use store::{ChangeStream, JobFilter, Page, PageRequest, PrefixMatch, Stats, StatsRange};
+use store::{ChangeStream, JobFilter, Page, PageRequest, PrefixMatch, Stats, StatsRange, StoreError};
 use supervisor::ProcessInfo;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -47,6 +47,7 @@ impl JobService {
         let job = &committed.job;
         let activity = self.activity(job.id).map(|activity| activity.borrow().clone());
         let answer = Answer::new(job, &self.files(job.id), activity.as_ref(), self.now());
+        let answer = answer.redacted(&self.0.store);
         let answer = answer.waiting_for(self.wait_reason(job).as_ref());
         committed.durable(deadline).await;
         Ok(answer)
@@ -92,7 +93,11 @@ impl JobService {
         {
             return Ok(CommittedJob { job: Arc::clone(ended), flushing: Some(active) });
         }
-        let record = self.0.store.get(job).await?.ok_or(CallError::NoSuchJob { job })?;
+        let Some(record) = self.0.store.get(job).await? else {
+            self.0.health.verify().await?;
+            self.check_records()?;
+            return Err(CallError::NoSuchJob { job });
+        };
         let flushing = self.0.active.get(job).filter(|_| record.completed_at.is_some());
         if let Some(active) = &flushing {
             // Its files are being written.
@@ -103,22 +108,31 @@ impl JobService {
 
     /// Finds the job whose id starts with a prefix.
     pub async fn find(&self, prefix: JobIdPrefix) -> Result<PrefixMatch, CallError> {
+        self.check_records()?;
         Ok(self.0.store.find(prefix).await?)
     }
 
     /// Lists jobs, the newest first.
     pub async fn list(&self, filter: &JobFilter, page: PageRequest) -> Result<Page, CallError> {
+        self.check_records()?;
         Ok(self.0.store.list(filter, page).await?)
     }
 
     /// Counts jobs.
     pub async fn count(&self, filter: &JobFilter) -> Result<u64, CallError> {
+        self.check_records()?;
         Ok(self.0.store.count(filter).await?)
     }
 
     /// Returns counts, durations, tokens and cost.
     pub async fn stats(&self, range: StatsRange) -> Result<Stats, CallError> {
+        self.check_records()?;
         Ok(self.0.store.stats(range).await?)
+    }
+
+    /// Fails after records were deleted: an answer from the others would hide jobs.
+    fn check_records(&self) -> Result<(), CallError> {
+        Ok(self.0.health.check_records().map_err(StoreError::from)?)
     }
 
     /// Watches the changes of all jobs from now on.

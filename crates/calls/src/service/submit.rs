@@ -98,7 +98,10 @@ impl JobService {
             self.0.store.redact_values(&environment.secrets());
         }
         let order = self.0.store.new_job_for_retry(job).await?;
-        Ok(self.submitted_job(&self.store_job(order, environment).await?))
+        let submitted = self.store_job(order, environment).await?;
+        // The caller does not wait for the job, and may look into its directory at once.
+        self.files(submitted.job.id).announce(&submitted.job);
+        Ok(self.submitted_job(&submitted))
     }
 
     fn submitted_job(&self, submitted: &Submitted) -> SubmittedJob {

@@ -27,6 +27,7 @@ tests![
     events_are_cut_like_the_answer,
     answer_includes_events_of_all_runs,
     cut_answer_of_several_runs_names_the_whole,
+    secret_on_stderr_is_redacted_in_the_answer,
 ];
 
 fn answer_contains_all_known_facts() {
@@ -298,6 +299,20 @@ fn ended_job_can_be_retried() {
         let answer = ended(&service, second).await;
         assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "again"));
         assert_ne!(answer.job_id, first.job_id);
+        close(&service).await;
+    });
+}
+
+fn secret_on_stderr_is_redacted_in_the_answer() {
+    Harness::run(async |harness| {
+        let service = harness.open().await;
+        let job = service.submit(harness.request("exit 4")).await.unwrap().job;
+        ended(&service, job).await;
+        let token = format!("ghp_{}", "a1B2c3D4e5F6".repeat(3));
+        let error = harness.state().join(format!("jobs/{job}/runs/1/error"));
+        fs::write(error, format!("cannot log in with {token}\n")).unwrap();
+        let stderr = service.answer(job).await.unwrap().stderr.unwrap();
+        assert!(!stderr.contains(&token) && stderr.contains("[redacted]"), "{stderr}");
         close(&service).await;
     });
 }

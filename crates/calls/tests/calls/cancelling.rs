@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use calls::{CallError, Cancellation, JobStatus, ShutdownMode};
-use model::StateName;
+use model::{RunState, StateName};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Harness, answered, close, ended, submit_behind, wait_for_line};
 use testkit::{eventually, is_running, tests};
@@ -14,6 +15,7 @@ tests![
     cancel_is_idempotent_until_the_job_ends,
     cancel_after_the_answer_keeps_the_answer,
     lingering_agent_is_stopped_and_its_answer_kept,
+    result_of_a_suspended_agent_is_not_trusted,
     failing_store_does_not_prevent_a_stop,
     drain_waits_for_running_jobs_only,
     drain_starts_no_job_that_waits_for_a_session,
@@ -162,6 +164,22 @@ fn lingering_agent_is_stopped_and_its_answer_kept() {
             close(&service).await;
         });
     }
+}
+
+fn result_of_a_suspended_agent_is_not_trusted() {
+    Harness::run(async |harness| {
+        let service = harness.open_with(|settings| settings.lingers = Duration::from_secs(2)).await;
+        let job = service.submit(harness.request("answer forged\nhang")).await.unwrap().job;
+        wait_for_line(&service, job, "forged").await;
+        let runs = harness.runs(job);
+        let RunState::Running { agent } = &runs[0].state else { panic!("{runs:?}") };
+        kill_process(Pid::from_raw(agent.pid).unwrap(), Signal::STOP).unwrap();
+        let answer = ended(&service, job).await;
+        let kind = answer.error.map(|error| error.kind);
+        assert_eq!((answer.status, kind.as_deref()), (JobStatus::Failed, Some("incomplete")));
+        assert_eq!(answer.processes, Some(calls::Processes::NoneLeft));
+        close(&service).await;
+    });
 }
 
 fn drain_waits_for_running_jobs_only() {

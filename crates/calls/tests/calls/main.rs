@@ -10,6 +10,7 @@ mod harness;
 mod identity;
 mod janitor;
 mod killing;
+mod log;
 mod rebuild;
 mod recovering;
 mod replaced_files;

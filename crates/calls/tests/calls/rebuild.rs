@@ -2,16 +2,18 @@
 
 use std::fs;
 
-use calls::{JobService, JobStatus, RecoveryReport, Settings, recover_store};
+use calls::{JobService, JobStatus, RecoveryReport, Settings, ShutdownMode, recover_store};
 use model::{AgentKind, Exchange, Job, JobId, Mode, Placement};
 use store::{JobFilter, LastSession, PageRequest, RetentionLimits, StatsRange, Store};
 
-use crate::harness::{Harness, answered, close};
+use crate::harness::{Harness, answered, close, ended, wait_for_line};
 use testkit::{eventually_async, tests};
 
 tests![
     rebuilt_store_equals_the_lost_one,
     paused_job_is_recovered_with_its_pause,
+    running_call_is_recovered_and_adopted,
+    dropped_and_replaced_tables_are_recovered,
     missing_record_is_written_by_the_next_service,
     retention_applies_to_recovered_jobs,
     recovered_key_yields_to_a_newer_job,
@@ -108,6 +110,48 @@ fn paused_job_is_recovered_with_its_pause() {
         service.cancel(job).await.unwrap();
         close(&service).await;
     });
+}
+
+fn running_call_is_recovered_and_adopted() {
+    Harness::run(async |harness| {
+        let service = harness.open().await;
+        let job = service.submit(harness.request("say here\ndelay 1s\nanswer done")).await.unwrap().job;
+        wait_for_line(&service, job, "here").await;
+        service.close(ShutdownMode::Detach).await;
+        drop(service);
+        remove_database(harness);
+        let report = recover(&harness.settings());
+        assert_eq!((report.running, report.skipped.len()), (1, 0), "{report:?}");
+        let service = harness.open().await;
+        let answer = ended(&service, job).await;
+        assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "done"));
+        assert_eq!(harness.runs(job).len(), 1, "the run goes on");
+        close(&service).await;
+    });
+}
+
+fn dropped_and_replaced_tables_are_recovered() {
+    let damages = [
+        "DROP TABLE agent_jobs",
+        "DROP TABLE agent_workers",
+        "ALTER TABLE agent_jobs RENAME TO other; CREATE TABLE agent_jobs (id BLOB)",
+        "ALTER TABLE agent_jobs RENAME TO other; CREATE VIEW agent_jobs AS SELECT * FROM other",
+    ];
+    for damage in damages {
+        Harness::run(async |harness| {
+            let service = harness.open().await;
+            let job = service.submit(harness.request("answer one")).await.unwrap().job;
+            ended(&service, job).await;
+            close(&service).await;
+            drop(service);
+            harness.database().execute_batch(damage).unwrap();
+            let report = recover(&harness.settings());
+            assert_eq!((report.ended, report.set_aside.is_some()), (1, true), "{damage}: {report:?}");
+            let service = harness.open().await;
+            assert_eq!(service.answer(job).await.unwrap().output, "one", "{damage}");
+            close(&service).await;
+        });
+    }
 }
 
 fn missing_record_is_written_by_the_next_service() {

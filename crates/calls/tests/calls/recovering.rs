@@ -12,6 +12,7 @@ use serde_json::Value;
 use store::{Capacity, ClaimRequest, RescueRequest, Store};
 
 use crate::harness::{Harness, close, ended, files_of_ended_job, submit_behind, wait_for_line};
+use crate::log;
 use testkit::{eventually, is_running, tests};
 
 tests![
@@ -50,6 +51,12 @@ async fn detach_from(harness: &Harness, script: &str) -> JobId {
     wait_for_line(&service, job, "here").await;
     service.close(ShutdownMode::Detach).await;
     job
+}
+
+/// Returns the current time.
+fn now() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    Timestamp::from_millis(since_epoch.as_millis().try_into().unwrap())
 }
 
 fn has_ended(harness: &Harness, job: JobId) -> bool {
@@ -368,11 +375,12 @@ fn run_without_a_daemon_keeps_its_end_time() {
         let job = detach_from(harness, "say here\ndelay 2s\nanswer done").await;
         eventually("the run ends", || has_ended(harness, job));
         let RunState::Ended(report) = &harness.runs(job)[0].state else { panic!("it has ended") };
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        let ended_at = Timestamp::from_millis(report.ended_at_ms);
+        eventually("the clock is past the end of the run", || now() > ended_at);
         let service = harness.open().await;
         assert_eq!(ended(&service, job).await.output, "done");
         let job = service.job(job).await.unwrap();
-        assert_eq!(job.completed_at, Some(Timestamp::from_millis(report.ended_at_ms)));
+        assert_eq!(job.completed_at, Some(ended_at));
         close(&service).await;
     });
 }
@@ -398,13 +406,13 @@ fn leftovers_of_a_sweep_are_removed_at_opening() {
 
 fn lost_run_is_restarted_after_a_store_outage() {
     Harness::run(async |harness| {
+        log::record_warnings();
         let service = harness.open_with(|settings| settings.max_attempts = 2).await;
         let job = service.submit(harness.request("say here\ndelay 3s\nanswer done")).await.unwrap().job;
         wait_for_line(&service, job, "here").await;
         harness.break_store();
         kill(harness.runs(job)[0].supervisor.pid);
-        eventually("the loss is seen", || has_ended(harness, job));
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        eventually("the loss cannot be stored", || log::has_warned(job, "cannot store the state of the job"));
         harness.repair_store();
         let answer = ended(&service, job).await;
         assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "done"), "{answer:?}");

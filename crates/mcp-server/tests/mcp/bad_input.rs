@@ -1,13 +1,19 @@
 //! Bad input: an error names the field and the remedy, no job is submitted, and the server continues.
 
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use calls::Settings;
+use mcp_server::McpOptions;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::McpHarness;
+use crate::harness::{McpHarness, settings};
 
 testkit::tests![
     bad_argument_is_rejected_with_field_and_remedy,
     codex_requires_cwd,
+    link_out_of_an_earlier_workspace_is_rejected,
     prompt_over_the_agent_limit_is_rejected,
     oversized_message_is_rejected_with_its_id,
     invalid_utf8_gets_an_error,
@@ -22,6 +28,33 @@ async fn assert_usable(harness: &McpHarness, client: &mut Client) {
     assert_eq!(harness.job_count().await, 0, "a job was submitted");
     let answer = client.call_tool_ok("call_rehearsal", json!({ "prompt": "still there?" })).await;
     assert_eq!(answer["output"], "You said: still there?");
+}
+
+/// An agent that worked in the directory may have planted the link.
+fn link_out_of_an_earlier_workspace_is_rejected() {
+    let remembering = |directory: &Path| {
+        let mut settings: Settings = settings(directory);
+        settings.lookup.cache_file = Some(settings.state.join("agents.json"));
+        settings.lookup.remember_workspaces(&[directory.join("work")]);
+        settings
+    };
+    let options = McpOptions { rehearsal: true, ..McpOptions::default() };
+    McpHarness::run_at(remembering, options, async |harness| {
+        let (private, sub) = (harness.directory.path().join("private"), harness.work().join("sub"));
+        std::fs::create_dir(&private).unwrap();
+        symlink(&private, &sub).unwrap();
+        let mut client = harness.client().await;
+        for (field, arguments) in [
+            ("cwd", json!({ "prompt": "x", "cwd": sub })),
+            ("add_dirs", json!({ "prompt": "x", "cwd": harness.work(), "add_dirs": [sub] })),
+        ] {
+            let rejected = client.rejected("call_rehearsal", arguments).await;
+            assert_eq!(rejected.field, field);
+            let hint = format!("pass the real path itself if you mean it: `{}`", private.display());
+            assert!(rejected.text.contains(&hint), "{}", rejected.text);
+        }
+        assert_usable(harness, &mut client).await;
+    });
 }
 
 fn bad_argument_is_rejected_with_field_and_remedy() {
@@ -44,7 +77,7 @@ fn bad_argument_is_rejected_with_field_and_remedy() {
                 json!({ "prompt": "x", "session_id": "--help" }),
                 "session_id of an earlier answer",
             ),
-            ("cwd", json!({ "prompt": "x", "cwd": "/no/such/directory" }), "create the folder"),
+            ("cwd", json!({ "prompt": "x", "cwd": "/no/such/directory" }), "create the directory"),
             ("cwd", json!({ "prompt": "x", "cwd": file }), "not a file in it"),
             ("cwd", json!({ "prompt": "x", "cwd": "src" }), "absolute path"),
             ("timeout_ms", json!({ "prompt": "x", "timeout_ms": 0 }), "give milliseconds"),
@@ -61,7 +94,7 @@ fn bad_argument_is_rejected_with_field_and_remedy() {
             ),
             ("agent_name", json!({ "prompt": "x", "agent_name": "../../x" }), "letters, digits"),
             ("add_dirs", json!({ "prompt": "x", "add_dirs": ["there"] }), "absolute path"),
-            ("add_dirs", json!({ "prompt": "x", "add_dirs": ["/no/such/directory"] }), "create the folder"),
+            ("add_dirs", json!({ "prompt": "x", "add_dirs": ["/no/such/directory"] }), "create the directory"),
             ("system_prompt", json!({ "prompt": "x", "system_prompt": "x".repeat(200_000) }), "shorten it"),
             ("task_name", json!({ "prompt": "x", "task_name": "x".repeat(201) }), "at most 200"),
             (

@@ -8,28 +8,28 @@ use provider::{
     ProviderError, RehearsalProvider, SupervisorProgram, Update,
 };
 
-use crate::outside;
-use crate::scene::Scene;
+use crate::harness::Harness;
+use testkit::eventually_async;
 
 crate::tests! {
     missing_agent_is_reported_with_install_hint,
     program_in_the_workspace_is_not_taken_for_an_agent,
-    an_agent_that_is_not_logged_in_is_told_before_a_session,
-    the_check_of_the_cli_looks_in_the_programs_own_path,
-    a_supervisor_that_is_missing_is_told,
-    each_failure_of_the_agent_is_its_own_error,
-    a_time_limit_tells_which_one_and_keeps_the_text,
-    a_cli_that_breaks_off_tells_its_exit_and_stderr,
-    an_agent_that_is_stopped_from_outside_is_cancelled,
-    what_an_agent_has_no_means_for_is_refused,
+    missing_login_is_reported_before_a_session,
+    check_cli_searches_the_programs_path,
+    missing_supervisor_is_reported,
+    agent_failures_map_to_their_errors,
+    timeout_names_its_deadline_and_keeps_the_text,
+    crashed_cli_reports_exit_status_and_stderr,
+    agent_stopped_from_outside_is_cancelled,
+    unsupported_options_are_rejected,
     invalid_request_is_rejected_before_start,
 }
 
 fn missing_agent_is_reported_with_install_hint() {
-    Scene::play(async |scene| {
+    Harness::run(async |harness| {
         let config = || ProviderConfig {
             environment: Some([("PATH".to_owned(), "/nowhere".to_owned())].into()),
-            ..scene.config()
+            ..harness.config()
         };
         let providers: [Box<dyn Provider>; 3] = [
             Box::new(ClaudeCodeProvider::from_config(config())),
@@ -39,7 +39,7 @@ fn missing_agent_is_reported_with_install_hint() {
         for (provider, name) in providers.iter().zip(["claude", "codex", "gemini"]) {
             assert!(!provider.is_available().await);
             let ask = provider.complete(&Context::new("Hello.")).await.map(drop);
-            let session = provider.create_session(&full(), &scene.path("work")).await.map(drop);
+            let session = provider.create_session(&full(), &harness.path("work")).await.map(drop);
             for error in [provider.validate_environment().await, ask, session] {
                 let error = error.unwrap_err();
                 assert!(matches!(error, ProviderError::Environment { .. }), "{error:?}");
@@ -52,12 +52,12 @@ fn missing_agent_is_reported_with_install_hint() {
 
 /// A confined agent could leave such a program: it must not run outside of a sandbox, not even for its version.
 fn program_in_the_workspace_is_not_taken_for_an_agent() {
-    Scene::play(async |scene| {
-        let asked = scene.path("asked");
-        scene.program("codex", &format!("touch '{}'", asked.display()));
+    Harness::run(async |harness| {
+        let asked = harness.path("asked");
+        harness.program("codex", &format!("touch '{}'", asked.display()));
         let provider = CodexProvider::from_config(ProviderConfig {
-            working_dir: Some(scene.path("bin")),
-            ..scene.config()
+            working_dir: Some(harness.path("bin")),
+            ..harness.config()
         });
         let ask = provider.complete(&Context::new("Hello.")).await.map(drop);
         let error = ask.unwrap_err();
@@ -70,23 +70,23 @@ fn full() -> provider::AgentSpec {
     provider::AgentSpec { access: provider::Access::Full, ..provider::AgentSpec::default() }
 }
 
-fn an_agent_that_is_not_logged_in_is_told_before_a_session() {
-    Scene::play(async |scene| {
+fn missing_login_is_reported_before_a_session() {
+    Harness::run(async |harness| {
         // The output of the real program, without a login.
         let claude = "case \"$1\" in --version) echo '2.1.325 (Claude Code)';; --help) echo '  --tools <x>';; \
                       auth) echo '{\"loggedIn\": false}'; exit 1;; esac";
-        let program = scene.program("claude", claude);
+        let program = harness.program("claude", claude);
         let provider =
-            ClaudeCodeProvider::from_config(ProviderConfig { program: Some(program), ..scene.config() });
+            ClaudeCodeProvider::from_config(ProviderConfig { program: Some(program), ..harness.config() });
         assert!(provider.is_available().await);
-        let error = provider.create_session(&full(), &scene.path("work")).await.unwrap_err();
+        let error = provider.create_session(&full(), &harness.path("work")).await.unwrap_err();
         assert_eq!(error.to_string(), "claude is not logged in");
         assert!(error.hint().contains("/login"), "{}", error.hint());
     });
 }
 
-fn the_check_of_the_cli_looks_in_the_programs_own_path() {
-    Scene::play(async |_| {
+fn check_cli_searches_the_programs_path() {
+    Harness::run(async |_| {
         let path = std::env::var("PATH").unwrap();
         let is_here = agents::doctor::find_in_path("rehearsal", &path).is_some();
         let beside = std::env::current_exe().unwrap().with_file_name("rehearsal").exists();
@@ -94,17 +94,17 @@ fn the_check_of_the_cli_looks_in_the_programs_own_path() {
     });
 }
 
-fn a_supervisor_that_is_missing_is_told() {
-    Scene::play(async |scene| {
-        let provider = scene
+fn missing_supervisor_is_reported() {
+    Harness::run(async |harness| {
+        let provider = harness
             .provider_with(|config| config.supervisor = SupervisorProgram::At("/nowhere/supervisor".into()));
         let error = provider.complete(&Context::new("Hello.")).await.unwrap_err();
         assert!(matches!(error, ProviderError::Environment { source: Some(_), .. }), "{error:?}");
     });
 }
 
-fn each_failure_of_the_agent_is_its_own_error() {
-    Scene::play(async |scene| {
+fn agent_failures_map_to_their_errors() {
+    Harness::run(async |harness| {
         type Check = fn(&ProviderError) -> bool;
         let table: [(&str, Check); 9] = [
             ("fail auth", |e| matches!(e, ProviderError::Authentication { .. })),
@@ -128,7 +128,7 @@ fn each_failure_of_the_agent_is_its_own_error() {
         ];
         for (step, is_right) in table {
             let steps = format!("@rehearse say So far.\n@rehearse {step}");
-            let error = scene.provider().complete(&Context::new(steps)).await.unwrap_err();
+            let error = harness.provider().complete(&Context::new(steps)).await.unwrap_err();
             assert!(is_right(&error), "{step}: {error:?}");
             assert!(!error.hint().is_empty());
             if let Some(so_far) = error.so_far() {
@@ -138,14 +138,14 @@ fn each_failure_of_the_agent_is_its_own_error() {
     });
 }
 
-fn a_time_limit_tells_which_one_and_keeps_the_text() {
-    Scene::play(async |scene| {
+fn timeout_names_its_deadline_and_keeps_the_text() {
+    Harness::run(async |harness| {
         let hang = Context::new("@rehearse say So far.\n@rehearse hang");
         let second = Duration::from_secs(1);
-        let wall = scene.provider_with(|config| config.timeout = second).complete(&hang).await.unwrap_err();
+        let wall = harness.provider_with(|config| config.timeout = second).complete(&hang).await.unwrap_err();
         assert_eq!(wall.to_string(), "rehearsal CLI timed out after 1s");
         assert!(matches!(wall, ProviderError::Timeout { deadline: Deadline::Wall, .. }), "{wall:?}");
-        let idle = scene
+        let idle = harness
             .provider_with(|config| config.idle_timeout = Some(second))
             .complete(&hang)
             .await
@@ -158,20 +158,20 @@ fn a_time_limit_tells_which_one_and_keeps_the_text() {
     });
 }
 
-fn a_cli_that_breaks_off_tells_its_exit_and_stderr() {
-    Scene::play(async |scene| {
-        scene.program("rehearsal", "echo 'cannot find module x' >&2; exit 3");
-        let error = scene.provider().complete(&Context::new("Hello.")).await.unwrap_err();
+fn crashed_cli_reports_exit_status_and_stderr() {
+    Harness::run(async |harness| {
+        harness.program("rehearsal", "echo 'cannot find module x' >&2; exit 3");
+        let error = harness.provider().complete(&Context::new("Hello.")).await.unwrap_err();
         assert_eq!(error.to_string(), "rehearsal CLI exited with exit code 3: cannot find module x");
     });
 }
 
-fn an_agent_that_is_stopped_from_outside_is_cancelled() {
-    Scene::play(async |scene| {
+fn agent_stopped_from_outside_is_cancelled() {
+    Harness::run(async |harness| {
         let mut updates =
-            scene.provider().complete_stream(&Context::new("@rehearse say Up.\n@rehearse hang"));
+            harness.provider().complete_stream(&Context::new("@rehearse say Up.\n@rehearse hang"));
         assert!(matches!(updates.next().await, Some(Ok(Update::Event(_)))));
-        let status = scene.spooled().into_iter().find(|file| file.ends_with("status.json")).unwrap();
+        let status = harness.spooled().into_iter().find(|file| file.ends_with("status.json")).unwrap();
         let run = supervisor::attach(status.parent().unwrap()).await.unwrap();
         run.stop().unwrap();
         let error = loop {
@@ -184,15 +184,15 @@ fn an_agent_that_is_stopped_from_outside_is_cancelled() {
         assert_eq!(error.to_string(), "rehearsal CLI was stopped");
         assert_eq!(error.so_far().unwrap().text, "Up.");
         assert!(updates.next().await.is_none(), "nothing follows an end");
-        outside::eventually("it is left", || scene.spooled().is_empty().then_some(())).await;
+        eventually_async("no spool is left", async || harness.spooled().is_empty()).await;
     });
 }
 
-fn what_an_agent_has_no_means_for_is_refused() {
-    Scene::play(async |scene| {
-        let codex = scene
+fn unsupported_options_are_rejected() {
+    Harness::run(async |harness| {
+        let codex = harness
             .program("codex", "case \"$*\" in *--version*) echo codex-cli 0.166.0;; *) echo help;; esac");
-        let codex = CodexProvider::from_config(ProviderConfig { program: Some(codex), ..scene.config() });
+        let codex = CodexProvider::from_config(ProviderConfig { program: Some(codex), ..harness.config() });
         let turns = Context { max_turns: Some(3), ..Context::new("Hello.") };
         let tools = Context { allowed_tools: Some(vec![]), ..Context::new("Hello.") };
         for context in [turns, tools] {
@@ -203,8 +203,8 @@ fn what_an_agent_has_no_means_for_is_refused() {
 }
 
 fn invalid_request_is_rejected_before_start() {
-    Scene::play(async |scene| {
-        scene.agent(&format!("touch '{}'", scene.path("started").display()));
+    Harness::run(async |harness| {
+        harness.agent(&format!("touch '{}'", harness.path("started").display()));
         let both = Context {
             agent_name: "reviewer".parse().ok(),
             session_id: "0000abcd-0000-4000-8000-00000000000a".parse().ok(),
@@ -212,14 +212,14 @@ fn invalid_request_is_rejected_before_start() {
         };
         let unknown = Context { model: Some("--help".to_owned()), ..Context::new("Hello.") };
         for context in [Context::new(" \n"), both, unknown] {
-            let error = scene.provider().complete(&context).await.unwrap_err();
+            let error = harness.provider().complete(&context).await.unwrap_err();
             assert!(matches!(error, ProviderError::Request(_)), "{error:?}");
             assert!(!error.hint().is_empty());
         }
-        assert!(!scene.path("started").exists());
+        assert!(!harness.path("started").exists());
         let missing = RehearsalProvider::from_config(ProviderConfig {
-            working_dir: Some(scene.path("nowhere")),
-            ..scene.config()
+            working_dir: Some(harness.path("nowhere")),
+            ..harness.config()
         });
         let error = missing.complete(&Context::new("Hello.")).await.unwrap_err();
         assert!(error.to_string().starts_with("cannot work in"), "{error}");

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use crate::scene::Scene;
+use crate::harness::Harness;
 
 crate::tests! {
-    the_example_ask_prints_an_answer,
-    the_example_stream_prints_what_happens,
-    the_example_session_remembers_its_session_across_restarts,
-    the_example_restricted_executor_runs,
+    ask_example_prints_an_answer,
+    stream_example_prints_events,
+    session_example_resumes_after_a_restart,
+    restricted_executor_example_runs,
     restricted_executor_example_runs_or_reports_why_not,
-    an_example_without_its_agent_says_what_to_do,
+    example_without_agent_prints_a_hint,
     first_program_of_the_documents_runs_as_written,
 }
 
@@ -24,19 +24,19 @@ fn example(name: &str) -> PathBuf {
 }
 
 /// Returns the command of an example.
-pub fn command(scene: &Scene, name: &str, arguments: &[&str]) -> Command {
+pub fn command(harness: &Harness, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(example(name));
     command
         .args(arguments)
         .env_clear()
-        .envs(scene.environment())
-        .env("TMPDIR", scene.path("spools"))
-        .current_dir(scene.path("work"));
+        .envs(harness.environment())
+        .env("TMPDIR", harness.path("spools"))
+        .current_dir(harness.path("work"));
     command
 }
 
-fn run(scene: &Scene, name: &str, arguments: &[&str]) -> Output {
-    command(scene, name, arguments).output().unwrap()
+fn run(harness: &Harness, name: &str, arguments: &[&str]) -> Output {
+    command(harness, name, arguments).output().unwrap()
 }
 
 fn said(output: &Output) -> String {
@@ -45,39 +45,39 @@ fn said(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn the_example_ask_prints_an_answer() {
-    Scene::play(async |scene| {
-        let output = run(scene, "ask", &["rehearsal", "What is 2 + 2?"]);
+fn ask_example_prints_an_answer() {
+    Harness::run(async |harness| {
+        let output = run(harness, "ask", &["rehearsal", "What is 2 + 2?"]);
         assert_eq!(said(&output), "You said: What is 2 + 2?\n");
     });
 }
 
-fn the_example_stream_prints_what_happens() {
-    Scene::play(async |scene| {
+fn stream_example_prints_events() {
+    Harness::run(async |harness| {
         let prompt = "@rehearse say Looking.\n@rehearse tool Bash ls => a\n@rehearse answer Done.";
-        let text = said(&run(scene, "stream", &["rehearsal", prompt]));
+        let text = said(&run(harness, "stream", &["rehearsal", prompt]));
         for expected in ["Looking.", "· Bash", "Done."] {
             assert!(text.contains(expected), "{text}");
         }
     });
 }
 
-fn the_example_session_remembers_its_session_across_restarts() {
-    Scene::play(async |scene| {
-        let first = said(&run(scene, "session", &["rehearsal", "Hello."]));
+fn session_example_resumes_after_a_restart() {
+    Harness::run(async |harness| {
+        let first = said(&run(harness, "session", &["rehearsal", "Hello."]));
         let id = first.lines().find_map(|line| line.strip_prefix("session: ")).unwrap();
         assert!(first.contains("You said: Hello."), "{first}");
-        let second = said(&run(scene, "session", &["rehearsal", "@rehearse args", id]));
+        let second = said(&run(harness, "session", &["rehearsal", "@rehearse args", id]));
         assert!(second.contains(&format!("--resume={id}")), "{second}");
     });
 }
 
-fn the_example_restricted_executor_runs() {
-    Scene::play(async |scene| {
-        scene.program("file-tools", "exit 0");
-        let work = scene.path("work");
+fn restricted_executor_example_runs() {
+    Harness::run(async |harness| {
+        harness.program("file-tools", "exit 0");
+        let work = harness.path("work");
         let text = said(&run(
-            scene,
+            harness,
             "restricted_executor",
             &["rehearsal", work.to_str().unwrap(), "@rehearse args"],
         ));
@@ -86,11 +86,11 @@ fn the_example_restricted_executor_runs() {
 }
 
 fn restricted_executor_example_runs_or_reports_why_not() {
-    Scene::play(async |scene| {
-        scene.program("file-tools", "exit 0");
-        let work = scene.path("work");
+    Harness::run(async |harness| {
+        harness.program("file-tools", "exit 0");
+        let work = harness.path("work");
         let arguments = ["rehearsal", work.to_str().unwrap(), "@rehearse args", "by-shell"];
-        let output = run(scene, "restricted_executor", &arguments);
+        let output = run(harness, "restricted_executor", &arguments);
         if crate::policies::can_confine() {
             let text = said(&output);
             assert!(text.contains("--tools=Bash") && text.contains("Bash(file-tools . read *)"), "{text}");
@@ -104,10 +104,10 @@ fn restricted_executor_example_runs_or_reports_why_not() {
     });
 }
 
-fn an_example_without_its_agent_says_what_to_do() {
-    Scene::play(async |scene| {
-        std::fs::remove_file(scene.path("bin/rehearsal")).unwrap();
-        let output = run(scene, "ask", &["rehearsal", "Hello."]);
+fn example_without_agent_prints_a_hint() {
+    Harness::run(async |harness| {
+        std::fs::remove_file(harness.path("bin/rehearsal")).unwrap();
+        let output = run(harness, "ask", &["rehearsal", "Hello."]);
         assert!(!output.status.success());
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains("rehearsal CLI not found in PATH") && stderr.contains("hint: "), "{stderr}");
@@ -115,7 +115,7 @@ fn an_example_without_its_agent_says_what_to_do() {
 }
 
 fn first_program_of_the_documents_runs_as_written() {
-    Scene::play(async |scene| {
+    Harness::run(async |harness| {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
         let example = std::fs::read_to_string(format!("{root}/crates/provider/examples/hello.rs")).unwrap();
         for page in ["README.md", "docs/provider.md"] {
@@ -132,7 +132,7 @@ fn first_program_of_the_documents_runs_as_written() {
             this.display(),
             rehearsal::CUE
         );
-        scene.program("claude", &body);
-        assert_eq!(said(&run(scene, "hello", &[])), "You said: What is 2 + 2?\n");
+        harness.program("claude", &body);
+        assert_eq!(said(&run(harness, "hello", &[])), "You said: What is 2 + 2?\n");
     });
 }

@@ -8,12 +8,12 @@ mod continued;
 mod dropped;
 mod errors;
 mod examples;
+mod harness;
 mod many;
 #[path = "../../../agents/tests/real/outside.rs"]
 #[expect(dead_code, reason = "shared with the trials of `agents`, which ask for more")]
 mod outside;
 mod policies;
-mod scene;
 mod sessions;
 
 use std::process::ExitCode;

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use provider::{Context, Provider};
 
-use crate::scene::Scene;
+use crate::harness::Harness;
 
 crate::tests! { many_requests_leak_no_memory_and_no_files }
 
@@ -52,10 +52,10 @@ pub fn measure_if_asked() -> Option<ExitCode> {
         return None;
     }
     let requests: u32 = arguments.next()?.parse().ok()?;
-    let scene = Scene::new();
+    let harness = Harness::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let provider = scene.provider();
+        let provider = harness.provider();
         for number in 1..=requests {
             let answer =
                 provider.complete(&Context::new(format!("@rehearse answer {number}"))).await.unwrap();
@@ -66,7 +66,7 @@ pub fn measure_if_asked() -> Option<ExitCode> {
                 println!("after {number} requests: {rss_kb} kB, {files} files");
             }
         }
-        scene.nothing_is_left().await;
+        harness.nothing_is_left().await;
     });
     Some(ExitCode::SUCCESS)
 }

@@ -7,13 +7,14 @@ use provider::{
     ProviderError, Requirement, SandboxReport,
 };
 
-use crate::scene::Scene;
+use crate::harness::Harness;
 
 crate::tests! {
     unenforceable_policy_runs_nothing,
     confined_request_reports_sandbox_and_writes_inside_only,
     default_provider_run_is_confined,
-    a_session_keeps_the_policy_that_it_was_made_with,
+    link_in_an_earlier_workspace_redirects_no_request,
+    session_keeps_its_policy,
     shell_access_is_rejected_if_file_tools_is_replaceable,
 }
 
@@ -34,12 +35,12 @@ fn unenforceable_policy_runs_nothing() {
         println!("SKIPPED: this machine may well count memory, so nothing is missing");
         return;
     }
-    Scene::play(async |scene| {
-        let ran = scene.path("ran");
-        scene.agent(&format!("case $1 in --*) ;; *) touch {} ;; esac", ran.display()));
-        let provider = scene.provider_with(|config| config.policy = too_much());
+    Harness::run(async |harness| {
+        let ran = harness.path("ran");
+        harness.agent(&format!("case $1 in --*) ;; *) touch {} ;; esac", ran.display()));
+        let provider = harness.provider_with(|config| config.policy = too_much());
         needs_sandbox(&provider.complete(&Context::new("Hello.")).await.unwrap_err());
-        scene.program("file-tools", "exit 0");
+        harness.program("file-tools", "exit 0");
         // Reported when the session is created, not only with its first message. Best effort is no alternative: a shell with a
         // rule is only as good as its sandbox.
         let hopeful = CallPolicy { requirement: Requirement::BestEffort, ..too_much() };
@@ -48,8 +49,8 @@ fn unenforceable_policy_runs_nothing() {
             policy: Some(hopeful),
             ..AgentSpec::default()
         };
-        needs_sandbox(&provider.create_session(&agent, &scene.path("work")).await.unwrap_err());
-        assert!(!ran.exists() && scene.spooled().is_empty());
+        needs_sandbox(&provider.create_session(&agent, &harness.path("work")).await.unwrap_err());
+        assert!(!ran.exists() && harness.spooled().is_empty());
     });
 }
 
@@ -69,10 +70,10 @@ fn confined_request_reports_sandbox_and_writes_inside_only() {
     if !can_confine() {
         return;
     }
-    Scene::play(async |scene| {
-        let (inside, outside) = (scene.path("work/inside"), scene.path("outside"));
-        scene.agent(&format!("touch {}\ntouch {} 2>/dev/null", inside.display(), outside.display()));
-        let provider = scene.provider_with(|config| config.policy = Preset::Workspace.into());
+    Harness::run(async |harness| {
+        let (inside, outside) = (harness.path("work/inside"), harness.path("outside"));
+        harness.agent(&format!("touch {}\ntouch {} 2>/dev/null", inside.display(), outside.display()));
+        let provider = harness.provider_with(|config| config.policy = Preset::Workspace.into());
         let message = provider.complete(&Context::new("@rehearse answer Four.")).await.unwrap();
         assert_eq!(message.text, "Four.");
         let Some(SandboxReport::Confined(confined)) = &message.metadata.sandbox else {
@@ -82,7 +83,7 @@ fn confined_request_reports_sandbox_and_writes_inside_only() {
         let proof = confined.proof.as_ref().unwrap();
         assert!(proof.escapes.iter().all(|escape| escape.stopped), "{proof:?}");
         assert!(inside.exists() && !outside.exists());
-        let free = scene.provider().complete(&Context::new("@rehearse answer Four.")).await.unwrap();
+        let free = harness.provider().complete(&Context::new("@rehearse answer Four.")).await.unwrap();
         assert_eq!(free.metadata.sandbox, Some(SandboxReport::Off));
         assert!(outside.exists(), "without a policy it can be written");
     });
@@ -92,10 +93,10 @@ fn default_provider_run_is_confined() {
     if !can_confine() {
         return;
     }
-    Scene::play(async |scene| {
-        let outside = scene.path("outside");
-        scene.agent(&format!("touch {} 2>/dev/null", outside.display()));
-        let provider = scene.provider_with(|config| config.policy = ProviderConfig::default().policy);
+    Harness::run(async |harness| {
+        let outside = harness.path("outside");
+        harness.agent(&format!("touch {} 2>/dev/null", outside.display()));
+        let provider = harness.provider_with(|config| config.policy = ProviderConfig::default().policy);
         let message = provider.complete(&Context::new("@rehearse answer Four.")).await.unwrap();
         let Some(SandboxReport::Confined(confined)) = &message.metadata.sandbox else {
             panic!("{:?}", message.metadata)
@@ -105,18 +106,42 @@ fn default_provider_run_is_confined() {
     });
 }
 
-fn a_session_keeps_the_policy_that_it_was_made_with() {
+/// An agent that worked in the directory may have planted the link.
+fn link_in_an_earlier_workspace_redirects_no_request() {
+    Harness::run(async |harness| {
+        let first = harness.provider().complete(&Context::new("@rehearse answer Four.")).await.unwrap();
+        assert_eq!(first.text, "Four.");
+        let (private, sub) = (harness.path("private"), harness.path("work/sub"));
+        std::fs::create_dir(&private).unwrap();
+        std::os::unix::fs::symlink(&private, &sub).unwrap();
+        let rejected = |error: ProviderError| {
+            let link = format!("`{}` is a link to `{}`", sub.display(), private.display());
+            assert!(error.to_string().contains(&link), "{error}");
+            let hint = format!("pass the real path itself if you mean it: `{}`", private.display());
+            assert!(error.hint().contains(&hint), "{}", error.hint());
+        };
+        let redirected = harness.provider_with(|config| config.working_dir = Some(sub.clone()));
+        let write = Context::new("@rehearse write planted x\n@rehearse answer done");
+        rejected(redirected.complete(&write).await.unwrap_err());
+        rejected(harness.provider().create_session(&AgentSpec::default(), &sub).await.unwrap_err());
+        assert!(!private.join("planted").exists());
+        let direct = harness.provider_with(|config| config.working_dir = Some(private.clone()));
+        direct.complete(&Context::new("@rehearse answer Four.")).await.unwrap();
+    });
+}
+
+fn session_keeps_its_policy() {
     if !can_confine() {
         return;
     }
-    Scene::play(async |scene| {
-        let confining = scene.provider_with(|config| config.policy = Preset::Observe.into());
+    Harness::run(async |harness| {
+        let confining = harness.provider_with(|config| config.policy = Preset::Observe.into());
         let agent = AgentSpec { access: Access::Full, ..AgentSpec::default() };
-        let session = confining.create_session(&agent, &scene.path("work")).await.unwrap();
+        let session = confining.create_session(&agent, &harness.path("work")).await.unwrap();
         confining.send_message(&session, "@rehearse answer Hello.").await.unwrap();
         let id = session.id().unwrap();
         // A later process whose settings do not mention the policy.
-        let later = scene.provider();
+        let later = harness.provider();
         let resumed = later.resume_session(id.as_str()).await.unwrap().unwrap();
         let response = later.send_message(&resumed, "@rehearse answer Again.").await.unwrap();
         let Some(SandboxReport::Confined(confined)) = &response.metadata.sandbox else {
@@ -127,15 +152,15 @@ fn a_session_keeps_the_policy_that_it_was_made_with() {
 }
 
 fn shell_access_is_rejected_if_file_tools_is_replaceable() {
-    Scene::play(async |scene| {
-        let work = scene.path("work");
-        std::fs::copy(scene.program("file-tools", "exit 0"), work.join("file-tools")).unwrap();
+    Harness::run(async |harness| {
+        let work = harness.path("work");
+        std::fs::copy(harness.program("file-tools", "exit 0"), work.join("file-tools")).unwrap();
         let agent = AgentSpec {
             access: Access::FilesByShell(FileVerb::ALL.to_vec()),
             file_tools: Some(work.join("file-tools")),
             ..AgentSpec::default()
         };
-        let error = scene.provider().create_session(&agent, &work).await.unwrap_err();
+        let error = harness.provider().create_session(&agent, &work).await.unwrap_err();
         assert!(error.to_string().ends_with("lies in the workspace"), "{error}");
     });
 }

@@ -7,20 +7,20 @@ use model_api::{Call, ModelTurn, Script};
 use provider::{Access, AgentSpec, FileVerb, ProviderError};
 use serde_json::{Value, json};
 
-use crate::desk::Desk;
+use crate::harness::Harness;
 use crate::pinned::Pinned;
 use crate::servers;
 
 crate::scenarios! {
-    a_restricted_agent_uses_its_verbs_and_fails_at_everything_else,
+    restricted_agent_can_only_use_its_verbs,
         not for Codex: "codex cannot be kept to it", not for Gemini: "gemini cannot be kept to it";
     a_restricted_agent_obeys_nothing_that_its_workspace_says,
         not for Codex: "codex cannot be kept to it", not for Gemini: "gemini cannot be kept to it";
-    with_full_access_the_same_attempts_succeed_and_the_workspace_is_obeyed,
+    full_access_runs_commands_in_the_workspace,
         not for Codex: "it is the control of what codex refuses", not for Gemini: "it is the control of what gemini refuses";
     a_restricted_agent_works_with_the_installed_file_tools, needs servers::without_file_tools,
         not for Codex: "codex cannot be kept to it", not for Gemini: "gemini cannot be kept to it";
-    an_agent_that_cannot_be_kept_to_it_is_refused, not for Claude: "claude can be kept to it";
+    unenforceable_access_is_rejected, not for Claude: "claude can be kept to it";
 }
 
 fn restricted(file_tools: PathBuf, verbs: &[FileVerb]) -> AgentSpec {
@@ -75,7 +75,7 @@ fn ways_out(marks: &Path, workspace: &Path) -> Vec<ModelTurn> {
     ]
 }
 
-fn a_restricted_agent_uses_its_verbs_and_fails_at_everything_else(cli: &Pinned) {
+fn restricted_agent_can_only_use_its_verbs(cli: &Pinned) {
     let marks = tempfile::tempdir_in("/var/tmp").unwrap();
     // The workspace is known only once the harness exists: the turns are created by then.
     let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<ModelTurn>>::new());
@@ -83,20 +83,20 @@ fn a_restricted_agent_uses_its_verbs_and_fails_at_everything_else(cli: &Pinned) 
         let turns = std::sync::Arc::clone(&turns);
         move |_, number| turns.get().unwrap()[number].clone()
     });
-    Desk::play(cli, script, async |desk| {
-        let turns = turns.get_or_init(|| ways_out(marks.path(), &desk.workspace()));
-        fs::write(desk.workspace().join("notes.txt"), "The word is heron.").unwrap();
-        fs::write(desk.folder().join("outside"), "not yours").unwrap();
-        let provider = desk.provider();
-        let agent = restricted(servers::stand_in(desk.folder()), &[FileVerb::Read]);
-        let session = provider.create_session(&agent, &desk.workspace()).await.unwrap();
+    Harness::run(cli, script, async |harness| {
+        let turns = turns.get_or_init(|| ways_out(marks.path(), &harness.workspace()));
+        fs::write(harness.workspace().join("notes.txt"), "The word is heron.").unwrap();
+        fs::write(harness.folder().join("outside"), "not yours").unwrap();
+        let provider = harness.provider();
+        let agent = restricted(servers::stand_in(harness.folder()), &[FileVerb::Read]);
+        let session = provider.create_session(&agent, &harness.workspace()).await.unwrap();
         let error = provider.send_message(&session, "Get out, however you can.").await.unwrap_err();
         // It was denied the verb, and still reported a final result.
         let ProviderError::ToolPermission { denials, so_far, .. } = &error else { panic!("{error:?}") };
         assert_eq!(so_far.text, "I tried.");
         assert!(denials.iter().any(|denial| denial.tool == "mcp__files__write"), "{denials:?}");
 
-        let requests = desk.api.turns();
+        let requests = harness.api.turns();
         assert_eq!(requests.len(), turns.len(), "every way was tried");
         let offered = requests[0].tools();
         // Claude 2.1.325 lists this name for its own default model, whatever tools there are.
@@ -111,9 +111,9 @@ fn a_restricted_agent_uses_its_verbs_and_fails_at_everything_else(cli: &Pinned) 
             assert!(!result.contains("root:") && !result.contains("not yours"), "{result}");
         }
         assert_eq!(fs::read_dir(marks.path()).unwrap().count(), 0, "something was done outside");
-        assert_eq!(fs::read_to_string(desk.workspace().join("notes.txt")).unwrap(), "The word is heron.");
+        assert_eq!(fs::read_to_string(harness.workspace().join("notes.txt")).unwrap(), "The word is heron.");
         let names: Vec<_> =
-            fs::read_dir(desk.workspace()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+            fs::read_dir(harness.workspace()).unwrap().flatten().map(|entry| entry.file_name()).collect();
         assert_eq!(names, ["notes.txt"]);
     });
 }
@@ -124,11 +124,11 @@ fn a_restricted_agent_obeys_nothing_that_its_workspace_says(cli: &Pinned) {
         1 => ModelTurn::shell("touch by-shell"),
         _ => ModelTurn::text("I tried."),
     });
-    Desk::play(cli, script, async |desk| {
-        let workspace = desk.workspace();
-        let Planted { marks, settings } = plant(desk);
-        let provider = desk.provider();
-        let agent = restricted(servers::stand_in(desk.folder()), &FileVerb::READING);
+    Harness::run(cli, script, async |harness| {
+        let workspace = harness.workspace();
+        let Planted { marks, settings } = plant(harness);
+        let provider = harness.provider();
+        let agent = restricted(servers::stand_in(harness.folder()), &FileVerb::READING);
         let session = provider.create_session(&agent, &workspace).await.unwrap();
         let answered = provider.send_message(&session, "Read the notes.").await;
         let text = match &answered {
@@ -136,7 +136,7 @@ fn a_restricted_agent_obeys_nothing_that_its_workspace_says(cli: &Pinned) {
             Err(error) => &error.so_far().unwrap_or_else(|| panic!("{error:?}")).text,
         };
         assert_eq!(text, "I tried.", "{answered:?}");
-        assert!(desk.api.turns()[1].tool_results()[0].contains("heron"));
+        assert!(harness.api.turns()[1].tool_results()[0].contains("heron"));
         assert_eq!(fs::read_dir(&marks).unwrap().count(), 0);
         assert!(!workspace.join("by-shell").exists());
         for file in ["settings.json", "settings.local.json"] {
@@ -153,8 +153,8 @@ struct Planted {
 
 /// Plants hooks, permissions and servers in the workspace and in the user's own settings: a restricted agent is restricted
 /// whatever the user allows.
-fn plant(desk: &Desk) -> Planted {
-    let marks = desk.folder().join("marks");
+fn plant(harness: &Harness) -> Planted {
+    let marks = harness.folder().join("marks");
     fs::create_dir(&marks).unwrap();
     let leave = |mark: &str| format!("/usr/bin/touch {}", marks.join(mark).display());
     let hook = |mark: &str| json!([{"matcher": "*", "hooks": [{"type": "command", "command": leave(mark)}]}]);
@@ -165,7 +165,7 @@ fn plant(desk: &Desk) -> Planted {
     })
     .to_string();
     let server = json!({"command": "/usr/bin/touch", "args": [marks.join("server")]});
-    let (home, workspace) = (desk.folder().join("home/.claude"), desk.workspace());
+    let (home, workspace) = (harness.folder().join("home/.claude"), harness.workspace());
     fs::create_dir_all(&home).unwrap();
     fs::create_dir_all(workspace.join(".claude")).unwrap();
     for file in ["settings.json", "settings.local.json"] {
@@ -178,7 +178,7 @@ fn plant(desk: &Desk) -> Planted {
 }
 
 /// The control: the blocked attempts do succeed without a restriction.
-fn with_full_access_the_same_attempts_succeed_and_the_workspace_is_obeyed(cli: &Pinned) {
+fn full_access_runs_commands_in_the_workspace(cli: &Pinned) {
     let marks = tempfile::tempdir_in("/var/tmp").unwrap();
     let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<ModelTurn>>::new());
     let script = Script::by({
@@ -187,19 +187,19 @@ fn with_full_access_the_same_attempts_succeed_and_the_workspace_is_obeyed(cli: &
             turns.get().unwrap().get(number).cloned().unwrap_or_else(|| ModelTurn::text("I did."))
         }
     });
-    Desk::play(cli, script, async |desk| {
+    Harness::run(cli, script, async |harness| {
         // The attempts that need no other model.
-        turns.get_or_init(|| ways_out(marks.path(), &desk.workspace()).drain(..8).collect());
-        let planted = plant(desk);
-        let provider = desk.provider();
+        turns.get_or_init(|| ways_out(marks.path(), &harness.workspace()).drain(..8).collect());
+        let planted = plant(harness);
+        let provider = harness.provider();
         let agent = AgentSpec { access: Access::Full, ..AgentSpec::default() };
-        let session = provider.create_session(&agent, &desk.workspace()).await.unwrap();
+        let session = provider.create_session(&agent, &harness.workspace()).await.unwrap();
         let answered = provider.send_message(&session, "Do it.").await;
         for mark in ["shell", "chained", "write"] {
             assert!(marks.path().join(mark).exists(), "`{mark}` was not done: {answered:?}");
         }
-        assert!(desk.workspace().join("written-inside").exists());
-        let results = desk.api.turns().last().unwrap().tool_results();
+        assert!(harness.workspace().join("written-inside").exists());
+        let results = harness.api.turns().last().unwrap().tool_results();
         assert!(results.iter().any(|result| result.contains("root:")), "{results:?}");
         for mark in ["start", "tool", "server"] {
             assert!(planted.marks.join(mark).exists(), "`{mark}` was not obeyed: {answered:?}");
@@ -218,16 +218,16 @@ fn a_restricted_agent_works_with_the_installed_file_tools(cli: &Pinned) {
         ModelTurn::shell("touch by-shell"),
         ModelTurn::text("I tried."),
     ]);
-    Desk::play(cli, script, async |desk| {
-        let workspace = desk.workspace();
+    Harness::run(cli, script, async |harness| {
+        let workspace = harness.workspace();
         fs::write(workspace.join("notes.txt"), "The word is heron.").unwrap();
-        fs::write(desk.folder().join("outside"), "not yours").unwrap();
-        std::os::unix::fs::symlink(desk.folder(), workspace.join("out")).unwrap();
-        let provider = desk.provider();
+        fs::write(harness.folder().join("outside"), "not yours").unwrap();
+        std::os::unix::fs::symlink(harness.folder(), workspace.join("out")).unwrap();
+        let provider = harness.provider();
         let agent = restricted(servers::file_tools().unwrap(), &FileVerb::ALL);
         let session = provider.create_session(&agent, &workspace).await.unwrap();
         let answered = provider.send_message(&session, "Work on the notes.").await;
-        let results = desk.api.turns().last().unwrap().tool_results();
+        let results = harness.api.turns().last().unwrap().tool_results();
         assert_eq!(results.len(), 7, "{results:?} {answered:?}");
         assert!(results[0].contains("The word is heron."), "{results:?}");
         assert_eq!(fs::read_to_string(workspace.join("made/by-verb.txt")).unwrap(), "heron\n", "{results:?}");
@@ -239,11 +239,11 @@ fn a_restricted_agent_works_with_the_installed_file_tools(cli: &Pinned) {
     });
 }
 
-fn an_agent_that_cannot_be_kept_to_it_is_refused(cli: &Pinned) {
-    Desk::play(cli, Script::text("Hello."), async |desk| {
-        let agent = restricted(servers::stand_in(desk.folder()), &FileVerb::ALL);
-        let error = desk.provider().create_session(&agent, &desk.workspace()).await.unwrap_err();
+fn unenforceable_access_is_rejected(cli: &Pinned) {
+    Harness::run(cli, Script::text("Hello."), async |harness| {
+        let agent = restricted(servers::stand_in(harness.folder()), &FileVerb::ALL);
+        let error = harness.provider().create_session(&agent, &harness.workspace()).await.unwrap_err();
         assert!(matches!(error, ProviderError::Unsupported { .. }), "{error:?}");
-        assert!(desk.api.turns().is_empty());
+        assert!(harness.api.turns().is_empty());
     });
 }

@@ -12,7 +12,7 @@ use model_api::{ModelTurn, Script};
 use provider::{Access, AgentSpec, CallPolicy, FileVerb, Preset, ProviderError, SandboxReport};
 use serde_json::json;
 
-use crate::desk::{Desk, of_kind};
+use crate::harness::{Harness, of_kind};
 use crate::pinned::Pinned;
 use crate::servers;
 
@@ -48,14 +48,14 @@ struct Surroundings {
 }
 
 impl Surroundings {
-    fn of(desk: &Desk) -> Self {
-        let (marks, key) = (desk.folder().join("marks"), desk.folder().join("home/.ssh/id_ed25519"));
+    fn of(harness: &Harness) -> Self {
+        let (marks, key) = (harness.folder().join("marks"), harness.folder().join("home/.ssh/id_ed25519"));
         fs::create_dir(&marks).unwrap();
         fs::create_dir_all(key.parent().unwrap()).unwrap();
         fs::write(&key, CANARY).unwrap();
-        fs::write(desk.folder().join("outside"), "not yours").unwrap();
-        fs::write(desk.workspace().join("notes.txt"), "The word is heron.\n").unwrap();
-        let git = Command::new("git").args(["init", "-q"]).current_dir(desk.workspace()).status();
+        fs::write(harness.folder().join("outside"), "not yours").unwrap();
+        fs::write(harness.workspace().join("notes.txt"), "The word is heron.\n").unwrap();
+        let git = Command::new("git").args(["init", "-q"]).current_dir(harness.workspace()).status();
         assert!(git.is_ok_and(|git| git.success()));
         Self { marks, key }
     }
@@ -132,9 +132,9 @@ fn shell(command: &str) -> ModelTurn {
 /// Lets an agent try all commands, and returns the results of its tools.
 fn try_all(
     cli: &Pinned,
-    agent: impl Fn(&Desk) -> AgentSpec,
+    agent: impl Fn(&Harness) -> AgentSpec,
     first: &[&'static str],
-    judge: impl AsyncFnOnce(&Desk, &Surroundings, Tried),
+    judge: impl AsyncFnOnce(&Harness, &Surroundings, Tried),
 ) {
     let turns = std::sync::Arc::new(std::sync::OnceLock::<Vec<ModelTurn>>::new());
     let script = Script::by({
@@ -143,17 +143,17 @@ fn try_all(
             turns.get().unwrap().get(number).cloned().unwrap_or_else(|| ModelTurn::text("I tried."))
         }
     });
-    Desk::play_in(Path::new(env!("CARGO_TARGET_TMPDIR")), cli, script, async |desk| {
-        let surroundings = Surroundings::of(desk);
+    Harness::run_in(Path::new(env!("CARGO_TARGET_TMPDIR")), cli, script, async |harness| {
+        let surroundings = Surroundings::of(harness);
         let ways = surroundings.ways_out();
         let commands: Vec<String> = (first.iter().map(|command| (*command).to_owned()))
             .chain(ways.iter().map(|(_, command)| command.clone()))
-            .chain(surroundings.schemes(&desk.folder().join("outside")))
+            .chain(surroundings.schemes(&harness.folder().join("outside")))
             .collect();
         turns.get_or_init(|| commands.iter().map(|command| shell(command)).collect());
         let provider =
-            of_kind(desk.kind(), provider::ProviderConfig { max_turns: Some(100), ..desk.config() });
-        let session = provider.create_session(&agent(desk), &desk.workspace()).await.unwrap();
+            of_kind(harness.kind(), provider::ProviderConfig { max_turns: Some(100), ..harness.config() });
+        let session = provider.create_session(&agent(harness), &harness.workspace()).await.unwrap();
         let answered = provider.send_message(&session, "Get out, however you can.").await;
         let metadata = match &answered {
             Ok(response) => &response.metadata,
@@ -163,13 +163,13 @@ fn try_all(
             }
             Err(error) => panic!("{error:?}"),
         };
-        let results = desk.api.turns().last().unwrap().tool_results();
+        let results = harness.api.turns().last().unwrap().tool_results();
         assert_eq!(results.len(), commands.len(), "every way was tried");
         if std::env::var_os("SHOW_RESULTS").is_some() {
             commands.iter().zip(&results).for_each(|(command, result)| println!("$ {command}\n  {result}"));
         }
         let sandbox = metadata.sandbox.clone();
-        judge(desk, &surroundings, Tried { results, firsts: first.len(), sandbox }).await;
+        judge(harness, &surroundings, Tried { results, firsts: first.len(), sandbox }).await;
     });
 }
 
@@ -206,17 +206,17 @@ impl Tried {
 }
 
 /// Asserts that nothing outside changed, and that nothing in the workspace runs later.
-fn nothing_got_out(desk: &Desk, surroundings: &Surroundings) {
+fn nothing_got_out(harness: &Harness, surroundings: &Surroundings) {
     // With the permissions of the user, like any later command.
-    let next = Command::new("git").arg("status").current_dir(desk.workspace()).output().unwrap();
+    let next = Command::new("git").arg("status").current_dir(harness.workspace()).output().unwrap();
     assert!(next.status.success(), "{next:?}");
     assert_eq!(surroundings.marks(), [""; 0], "something was done outside");
-    assert!(!desk.folder().join("written-above").exists());
-    assert!(!desk.workspace().join(".git/hooks/post-checkout").exists());
-    let config = fs::read_to_string(desk.workspace().join(".git/config")).unwrap();
+    assert!(!harness.folder().join("written-above").exists());
+    assert!(!harness.workspace().join(".git/hooks/post-checkout").exists());
+    let config = fs::read_to_string(harness.workspace().join(".git/config")).unwrap();
     assert!(!config.contains("fsmonitor"), "{config}");
     for name in [".mcp.json", ".claude"] {
-        assert!(!desk.workspace().join(name).exists(), "{name}");
+        assert!(!harness.workspace().join(name).exists(), "{name}");
     }
     assert_eq!(fs::read_to_string(&surroundings.key).unwrap(), CANARY);
 }
@@ -240,17 +240,17 @@ fn by_shell_an_agent_uses_its_verbs_and_nothing_gets_out(cli: &Pinned) {
         cli,
         |_| by_shell(&FileVerb::ALL),
         &verbs,
-        async |desk, surroundings, tried| {
+        async |harness, surroundings, tried| {
             let [read, _, list, search] = tried.firsts() else { panic!("{:?}", tried.firsts()) };
             assert!(read.contains("The word is heron."), "{read}");
-            assert_eq!(fs::read_to_string(desk.workspace().join("made/by-verb.txt")).unwrap(), "heron");
+            assert_eq!(fs::read_to_string(harness.workspace().join("made/by-verb.txt")).unwrap(), "heron");
             assert!(list.contains("notes.txt") && search.contains("notes.txt"), "{list} {search}");
             tried.nothing_was_told();
             // The rule hides data that the sandbox lets the agent read.
             let passwd = tried.results.iter().find(|result| result.contains("root:"));
             assert!(passwd.is_none(), "{passwd:?}");
             assert_eq!(tried.preset(), Some(Preset::Workspace));
-            nothing_got_out(desk, surroundings);
+            nothing_got_out(harness, surroundings);
         },
     );
 }
@@ -261,13 +261,13 @@ fn by_shell_an_agent_that_only_reads_writes_nothing_at_all(cli: &Pinned) {
         cli,
         |_| by_shell(&FileVerb::READING),
         &verbs,
-        async |desk, surroundings, tried| {
+        async |harness, surroundings, tried| {
             assert!(tried.firsts()[0].contains("The word is heron."), "{:?}", tried.firsts());
             assert_eq!(tried.preset(), Some(Preset::Observe));
             tried.nothing_was_told();
-            nothing_got_out(desk, surroundings);
+            nothing_got_out(harness, surroundings);
             let mut names: Vec<_> =
-                fs::read_dir(desk.workspace()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+                fs::read_dir(harness.workspace()).unwrap().flatten().map(|entry| entry.file_name()).collect();
             names.sort();
             assert_eq!(names, [".git", "notes.txt"]);
         },
@@ -277,12 +277,13 @@ fn by_shell_an_agent_that_only_reads_writes_nothing_at_all(cli: &Pinned) {
 /// The agent enforces the rule itself. Without it, in the same sandbox, only the workspace is writable.
 fn what_the_rule_would_let_through_the_sandbox_holds(cli: &Pinned) {
     let policy = Some(CallPolicy::from(Preset::Workspace));
-    let agent = |_: &Desk| AgentSpec { access: Access::Full, policy: policy.clone(), ..AgentSpec::default() };
-    try_all(cli, agent, &["touch inside"], async |desk, surroundings, tried| {
-        assert!(desk.workspace().join("inside").exists(), "{:?}", tried.firsts());
+    let agent =
+        |_: &Harness| AgentSpec { access: Access::Full, policy: policy.clone(), ..AgentSpec::default() };
+    try_all(cli, agent, &["touch inside"], async |harness, surroundings, tried| {
+        assert!(harness.workspace().join("inside").exists(), "{:?}", tried.firsts());
         assert_eq!(tried.preset(), Some(Preset::Workspace));
         tried.nothing_was_told_of_the_key();
-        nothing_got_out(desk, surroundings);
+        nothing_got_out(harness, surroundings);
     });
 }
 
@@ -296,8 +297,8 @@ impl Tried {
 
 /// The control: the blocked attempts do succeed without a restriction.
 fn without_rule_and_sandbox_the_same_attempts_succeed(cli: &Pinned) {
-    let agent = |_: &Desk| AgentSpec { access: Access::Full, ..AgentSpec::default() };
-    try_all(cli, agent, &[], async |desk, surroundings, tried| {
+    let agent = |_: &Harness| AgentSpec { access: Access::Full, ..AgentSpec::default() };
+    try_all(cli, agent, &[], async |harness, surroundings, tried| {
         let marks = surroundings.marks();
         for (name, command) in surroundings.ways_out() {
             // Two need `file-tools` in `PATH`.
@@ -305,7 +306,7 @@ fn without_rule_and_sandbox_the_same_attempts_succeed(cli: &Pinned) {
             assert!(apart || marks.contains(&name.to_owned()), "`{command}` was not done: {marks:?}");
         }
         assert!(marks.contains(&"planted".to_owned()), "git did not run what was planted: {marks:?}");
-        assert!(desk.workspace().join(".git/hooks/post-checkout").exists());
+        assert!(harness.workspace().join(".git/hooks/post-checkout").exists());
         assert!(tried.results.iter().any(|result| result.contains(CANARY)));
         assert!(tried.results.iter().any(|result| result.contains("root:")));
         assert_eq!(tried.sandbox, Some(SandboxReport::Off));

@@ -16,7 +16,7 @@
 mod bounds;
 mod by_shell;
 mod continued;
-mod desk;
+mod harness;
 #[path = "../../../agents/tests/real/outside.rs"]
 #[expect(dead_code, reason = "shared with the trials of `agents`, which ask for more")]
 mod outside;

@@ -6,17 +6,17 @@ use std::process::{Command, ExitCode};
 use provider::{Access, AgentSpec, ProviderConfig};
 use serde_json::{Value, json};
 
-use crate::desk::{Desk, of_kind};
+use crate::harness::{Harness, of_kind};
 
 /// The first argument that turns this binary into the program; the second is its task as JSON.
 const ASKED: &str = "--talk";
 
 /// Runs the program: sends `text`, in the session `id` if there is one, and returns the answer.
-pub async fn talk(desk: &Desk, text: &str, id: Option<&str>) -> Value {
-    let config = desk.config();
+pub async fn talk(harness: &Harness, text: &str, id: Option<&str>) -> Value {
+    let config = harness.config();
     let order = json!({
-        "kind": desk.kind(), "program": config.program, "environment": config.environment, "pass_on": config.pass_on,
-        "spools": config.spools, "sessions": config.sessions, "workspace": desk.workspace(), "text": text, "id": id,
+        "kind": harness.kind(), "program": config.program, "environment": config.environment, "pass_on": config.pass_on,
+        "spools": config.spools, "sessions": config.sessions, "workspace": harness.workspace(), "text": text, "id": id,
     });
     let this = std::env::current_exe().unwrap();
     // On another thread: the scripted model must answer meanwhile.

@@ -3,7 +3,7 @@
 use model_api::{ConversationRole, ModelRequest, ModelTurn, Script};
 use provider::{Access, AgentSpec, ProviderError};
 
-use crate::desk::Desk;
+use crate::harness::Harness;
 use crate::pinned::Pinned;
 use crate::program;
 
@@ -32,36 +32,36 @@ fn remembers(request: &ModelRequest) -> bool {
 }
 
 fn a_session_remembers_and_counts_each_message_for_itself(cli: &Pinned) {
-    Desk::play(cli, two_answers(), async |desk| {
-        let provider = desk.provider();
-        let session = provider.create_session(&full(), &desk.workspace()).await.unwrap();
+    Harness::run(cli, two_answers(), async |harness| {
+        let provider = harness.provider();
+        let session = provider.create_session(&full(), &harness.workspace()).await.unwrap();
         let first = provider.send_message(&session, TOLD).await.unwrap();
         assert_eq!(first.text, "Noted.");
         let second = provider.send_message(&session, "Which word?").await.unwrap();
         assert_eq!(second.text, "It is heron.");
         assert_eq!(first.metadata.session_id, second.metadata.session_id);
         assert_eq!(first.metadata.session_id, session.id());
-        let last = desk.api.turns().pop().unwrap();
+        let last = harness.api.turns().pop().unwrap();
         assert!(remembers(&last), "{:?}", last.conversation());
         assert_eq!(last.prompt().as_deref(), Some("Which word?"));
         // Some CLIs count per session: the reported tokens are the share of this message.
         assert_eq!(first.metadata.tokens, second.metadata.tokens);
         assert!(second.metadata.tokens.is_some());
         // The agent's prompt is part of both.
-        for request in desk.api.turns() {
+        for request in harness.api.turns() {
             assert!(request.body.to_string().contains("You are terse."), "{}", request.body);
         }
     });
 }
 
 fn a_session_goes_on_after_the_program_was_restarted(cli: &Pinned) {
-    Desk::play(cli, two_answers(), async |desk| {
-        let first = program::talk(desk, TOLD, None).await;
+    Harness::run(cli, two_answers(), async |harness| {
+        let first = program::talk(harness, TOLD, None).await;
         assert_eq!(first["text"], "Noted.");
         let id = first["id"].as_str().unwrap().to_owned();
-        let second = program::talk(desk, "Which word?", Some(&id)).await;
+        let second = program::talk(harness, "Which word?", Some(&id)).await;
         assert_eq!((second["text"].as_str(), second["id"].as_str()), (Some("It is heron."), Some(&*id)));
-        assert!(remembers(&desk.api.turns().pop().unwrap()));
+        assert!(remembers(&harness.api.turns().pop().unwrap()));
     });
 }
 
@@ -71,23 +71,23 @@ fn a_session_whose_first_message_failed_begins_anew(cli: &Pinned) {
         ModelTurn::text("Noted."),
         ModelTurn::text("It is heron."),
     ]);
-    Desk::play(cli, script, async |desk| {
-        let provider = desk.provider();
-        let session = provider.create_session(&full(), &desk.workspace()).await.unwrap();
+    Harness::run(cli, script, async |harness| {
+        let provider = harness.provider();
+        let session = provider.create_session(&full(), &harness.workspace()).await.unwrap();
         let error = provider.send_message(&session, "Hello.").await.unwrap_err();
         assert!(matches!(error, ProviderError::Authentication { .. }), "{error:?}");
         assert_eq!(provider.send_message(&session, TOLD).await.unwrap().text, "Noted.");
         assert_eq!(provider.send_message(&session, "Which word?").await.unwrap().text, "It is heron.");
-        assert!(remembers(&desk.api.turns().pop().unwrap()));
+        assert!(remembers(&harness.api.turns().pop().unwrap()));
     });
 }
 
 fn an_unknown_session_is_told_as_such(cli: &Pinned) {
-    Desk::play(cli, Script::text("Hello."), async |desk| {
-        let provider = desk.provider();
+    Harness::run(cli, Script::text("Hello."), async |harness| {
+        let provider = harness.provider();
         let nobody = uuid::Uuid::new_v4();
         assert!(provider.resume_session(&nobody.to_string()).await.unwrap().is_none());
-        let adopted = provider::Session::adopt(provider.name(), nobody.into(), full(), desk.workspace());
+        let adopted = provider::Session::adopt(provider.name(), nobody.into(), full(), harness.workspace());
         let error = provider.send_message(&adopted, "Which word?").await.unwrap_err();
         assert!(matches!(error, ProviderError::SessionNotFound { .. }), "{error:?}");
         assert!(error.to_string().contains("no such session"), "{error}");

@@ -31,9 +31,14 @@ fn confinement(root: &Path) -> Confinement {
     }
 }
 
+fn build_resolved(confinement: &Confinement, inputs: LayoutInputs<'_>) -> io::Result<Layout> {
+    build_layout(confinement, LayoutInputs { hidden: &resolve_hidden(&confinement.hidden)?, ..inputs })
+}
+
 const INPUTS: LayoutInputs<'static> = LayoutInputs {
     own_programs: &[],
     xdg_config: None,
+    hidden: &[],
     needed: &[],
     home: None,
     state: None,
@@ -45,7 +50,7 @@ const INPUTS: LayoutInputs<'static> = LayoutInputs {
 };
 
 fn build(root: &Path) -> Layout {
-    build_layout(&confinement(root), INPUTS).unwrap()
+    build_resolved(&confinement(root), INPUTS).unwrap()
 }
 
 fn create_workspace() -> (tempfile::TempDir, PathBuf) {
@@ -99,7 +104,7 @@ fn repository_above_is_writable_with_namespaces_only() {
     assert!(layout.writable.contains(&root.join(".git")) && layout.git_read_only.is_none());
     assert!(layout.mounts.contains(&(root.join(".git/hooks"), Mount::Read)));
     assert!(layout.quarantine.watched_directories().contains(&root.join(".git").as_path()));
-    let rules = build_layout(&confinement(&root), LayoutInputs { tier: Tier::Rules, ..INPUTS }).unwrap();
+    let rules = build_resolved(&confinement(&root), LayoutInputs { tier: Tier::Rules, ..INPUTS }).unwrap();
     assert!(!rules.writable.contains(&root.join(".git")));
     assert!(rules.git_read_only.unwrap().contains("bubblewrap"));
 }
@@ -108,7 +113,7 @@ fn repository_above_is_writable_with_namespaces_only() {
 fn repository_of_the_home_directory_is_read_only() {
     let (_directory, root) = create_workspace();
     create_repository(&root);
-    let home = build_layout(&confinement(&root), LayoutInputs { home: Some(&root), ..INPUTS }).unwrap();
+    let home = build_resolved(&confinement(&root), LayoutInputs { home: Some(&root), ..INPUTS }).unwrap();
     assert!(home.git_read_only.unwrap().contains("home"));
     assert!(!home.writable.contains(&root.join(".git")));
 }
@@ -118,7 +123,7 @@ fn visible_path_is_mounted_after_hidden_parent() {
     let (_directory, root) = create_workspace();
     let mut policy = confinement(&root);
     policy.roots.push(PolicyRoot::read_only(&root));
-    let layout = build_layout(&policy, INPUTS).unwrap();
+    let layout = build_resolved(&policy, INPUTS).unwrap();
     let position = |path: &str| layout.mounts.iter().position(|(at, _)| *at == root.join(path)).unwrap();
     assert!(position("state") < position("state/jobs/1"));
 }
@@ -134,7 +139,7 @@ fn root_that_is_a_link_is_rejected() {
             let mut policy = confinement(&root);
             let is_read = add.access == RootAccess::Read;
             policy.roots.push(add);
-            let is_rejected = build_layout(&policy, INPUTS).is_err();
+            let is_rejected = build_resolved(&policy, INPUTS).is_err();
             // Everything but the hidden path is readable anyway.
             assert_eq!(is_rejected, !is_read || name == "hidden", "{name}");
         }
@@ -149,8 +154,8 @@ fn masks_sockets_outside_workspace() {
     let _listeners = (bound("ws/own"), bound("ws/read/other"));
     let mut policy = Confinement { unix_sockets: true, ..confinement(&root) };
     policy.roots.push(PolicyRoot::read_only(root.join("ws/read")));
-    let layout = build_layout(&policy, INPUTS).unwrap();
-    let is_masked = |path: &str| layout.mounts.contains(&(root.join(path), Mount::HideFile));
+    let layout = build_resolved(&policy, INPUTS).unwrap();
+    let is_masked = |path: &str| layout.mounts.contains(&(root.join(path), Mount::HideSocket));
     assert!(is_masked("ws/read/other") && !is_masked("ws/own"), "{:?}", layout.mounts);
 }
 

@@ -1,13 +1,14 @@
 //! The cache of self-test results, each with the conditions under which it is valid.
 
-use std::fs::{self, DirBuilder};
-use std::io;
+use std::fs;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model::{Confinement, Escape, Network};
+use regular_file::{create_private_directory, create_regular, read_regular};
 use serde::{Deserialize, Serialize};
 
 use crate::mechanisms::{Mechanisms, Tier};
@@ -99,7 +100,7 @@ impl SelfTestRecord {
 
     /// Loads a result that is valid under these conditions.
     pub fn load(&self, file: &Path) -> Option<CachedResult> {
-        let mut found: Self = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+        let mut found: Self = serde_json::from_slice(&read_regular(file).ok()?).ok()?;
         let escapes = std::mem::take(&mut found.escapes);
         let unproven = found.unproven.take();
         if found != *self || self.boot.is_empty() || self.executable.is_empty() {
@@ -117,7 +118,7 @@ impl SelfTestRecord {
     /// Saves a result.
     pub fn save(&self, file: &Path, escapes: &[Escape], unproven: Option<&str>) -> io::Result<()> {
         if let Some(directory) = file.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            create_private_directory(directory)?;
         }
         let json = serde_json::to_vec(&Self {
             escapes: escapes.to_vec(),
@@ -126,7 +127,7 @@ impl SelfTestRecord {
         })?;
         // An atomic rename: other processes may read the file at the same time.
         let next = file.with_extension(format!("{}.next", std::process::id()));
-        fs::write(&next, json)?;
+        create_regular(&next)?.write_all(&json)?;
         fs::rename(&next, file)
     }
 }

@@ -36,7 +36,7 @@ impl ProbeTargets {
     /// Creates the targets below `scratch`.
     pub fn create(scratch: &Path, confinement: &Confinement, executable: BorrowedFd<'_>) -> io::Result<Self> {
         let id = format!("{}-{}", std::process::id(), Instant::now().elapsed().as_nanos());
-        DirBuilder::new().recursive(true).mode(0o700).create(scratch)?;
+        regular_file::create_private_directory(scratch)?;
         let directory = scratch.canonicalize()?.join(format!("probe-{}", std::process::id()));
         // A killed process with the same pid may have left it.
         let _ = fs::remove_dir_all(&directory);

@@ -1,26 +1,27 @@
 //! Claims the oldest job that an owner can serve.
 
-use std::time::Duration;
-
-use model::{AgentKind, Job, JobId, Owner, Placement, Timestamp};
+use model::{AgentKind, Job, JobId, Placement, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use crate::requests::{Capacity, ClaimRequest};
+use crate::sqlite::rescue::KnownOwners;
 use crate::sqlite::writer::WriteTransaction;
-use crate::sqlite::{QueryError, jobs, rescue};
+use crate::sqlite::{QueryError, jobs};
 
 /// Claims the oldest job of the owner's homes and agents, if there is one.
 pub fn claim_oldest(
     tx: &mut WriteTransaction<'_>,
     request: &ClaimRequest,
+    known: &KnownOwners,
     now: Timestamp,
 ) -> Result<Option<Job>, QueryError> {
     let ClaimRequest { owner, lease, .. } = request;
-    let lease = renew_lease(tx, owner, *lease, now)?;
+    let expires_at = now.plus(*lease);
+    known.heartbeat(tx.connection, owner, expires_at)?;
     jobs::queue_due(tx, now)?;
     while let Some(job) = oldest_claimable(tx.connection, request)? {
-        match jobs::claim(tx, job, owner, lease, now) {
+        match jobs::claim(tx, job, owner, expires_at, now) {
             Err(failed) if failed.is_unreadable_record() => jobs::fail_unreadable(tx, job, now)?,
             claimed => return claimed,
         }
@@ -34,6 +35,7 @@ pub fn claim_if_next(
     tx: &mut WriteTransaction<'_>,
     job: &Job,
     request: &ClaimRequest,
+    known: &KnownOwners,
     now: Timestamp,
 ) -> Result<Option<Job>, QueryError> {
     let ClaimRequest { owner, homes, agents, lease } = request;
@@ -48,20 +50,10 @@ pub fn claim_if_next(
     {
         return Ok(None);
     }
-    let lease = renew_lease(tx, owner, *lease, now)?;
-    Ok(Some(jobs::claimed_by(job.clone(), owner, lease, now)?))
-}
-
-/// Renews the owner's lease, which must be valid before the owner holds a job. Returns its expiry.
-fn renew_lease(
-    tx: &WriteTransaction<'_>,
-    owner: &Owner,
-    lease: Duration,
-    now: Timestamp,
-) -> Result<Timestamp, QueryError> {
-    let expires_at = now.plus(lease);
-    rescue::heartbeat(tx.connection, owner, expires_at)?;
-    Ok(expires_at)
+    // The lease must be valid before the owner holds a job.
+    let expires_at = now.plus(*lease);
+    known.heartbeat(tx.connection, owner, expires_at)?;
+    Ok(Some(jobs::claimed_by(job.clone(), owner, expires_at, now)?))
 }
 
 fn has_queued(connection: &Connection) -> Result<bool, QueryError> {

@@ -40,6 +40,7 @@ use crate::watch::{ChangeStream, JobChange};
 use file::{OpenFiles, ReaderPool};
 use location::StoreLocation;
 pub use offline::{DatabaseFile, RejectedJob, RestoredJob};
+use rescue::KnownOwners;
 use wal::{NoWal, WriteAheadLog};
 use writer::{DetachedWriter, Durability, WriteTransaction, Writer};
 
@@ -55,6 +56,7 @@ pub struct Sqlite {
     changes: broadcast::Sender<JobChange>,
     /// `None` for a database in memory.
     files: Option<OpenFiles>,
+    known: Arc<KnownOwners>,
 }
 
 impl Sqlite {
@@ -73,7 +75,8 @@ impl Sqlite {
         });
         let (connection, wal, files) = opened.await.map_err(|_| StoreError::Closed)??;
         let store = Self::start(connection, wal, location, Some(Arc::new(readers)))?;
-        Ok(Self { files: Some(files), ..store })
+        let known = Arc::new(KnownOwners::new(files.loss(Loss::RecordsDeleted)));
+        Ok(Self { files: Some(files), known, ..store })
     }
 
     /// Opens a database in memory. It has one connection, so reads go through the writer.
@@ -91,7 +94,7 @@ impl Sqlite {
     ) -> Result<Self, StoreError> {
         let (changes, _) = broadcast::channel(CHANGE_CAPACITY);
         let writer = Writer::start(connection, wal, location, changes.clone())?;
-        Ok(Self { readers, writer, changes, files: None })
+        Ok(Self { readers, writer, changes, files: None, known: Arc::default() })
     }
 
     async fn read<T, F>(&self, read: F) -> Result<T, StoreError>
@@ -180,14 +183,16 @@ impl Engine for Sqlite {
     ) -> Result<Committed<InsertedJob>, StoreError> {
         let (id, now) = (job.id, job.created_at);
         let (detached_writer, new_job) = (self.writer.detached_writer()?, job.clone());
+        let known = Arc::clone(&self.known);
         let run = move |tx: &mut WriteTransaction<'_>| {
             // An error in another job must not prevent the submit of this one.
             let ignore_others = |claimed| match claimed {
-                Err(QueryError::Store(_)) => Ok(None),
+                Err(QueryError::Store(error)) if !matches!(error, StoreError::Lost(_)) => Ok(None),
                 claimed => claimed,
             };
-            let claimed =
-                request.as_ref().map_or(Ok(None), |request| claim::claim_if_next(tx, &new_job, request, now));
+            let claimed = request
+                .as_ref()
+                .map_or(Ok(None), |request| claim::claim_if_next(tx, &new_job, request, &known, now));
             let claimed = ignore_others(claimed)?;
             let job = claimed.as_ref().unwrap_or(&new_job);
             let (row, state) = (JobRow::new(job)?, job.progress.state.name());
@@ -197,7 +202,7 @@ impl Engine for Sqlite {
             }
             tx.record_change(id, state, row.revision);
             let claimed = match (claimed, request) {
-                (None, Some(request)) => ignore_others(claim::claim_oldest(tx, &request, now))?,
+                (None, Some(request)) => ignore_others(claim::claim_oldest(tx, &request, &known, now))?,
                 (claimed, _) => claimed,
             };
             Ok((None, claimed))
@@ -218,21 +223,27 @@ impl Engine for Sqlite {
 
     async fn claim(&self, request: ClaimRequest, now: Timestamp) -> Result<Option<Job>, StoreError> {
         let detached_writer = self.writer.detached_writer()?;
-        let run = move |tx: &mut WriteTransaction<'_>| claim::claim_oldest(tx, &request, now);
+        let (known, owner) = (Arc::clone(&self.known), request.owner.clone());
+        let run = move |tx: &mut WriteTransaction<'_>| claim::claim_oldest(tx, &request, &known, now);
         let wrap = move |job: Option<Job>, _| job.map(|job| UndeliveredClaim::new(job, detached_writer, now));
         // A power failure may undo a claim: the run is lost with the power, too, and the job is requeued.
         let claimed = self.writer.write_and_wrap(Durability::Relaxed, run, wrap).await?;
+        self.known.insert(&owner);
         Ok(claimed.and_then(UndeliveredClaim::deliver))
     }
 
     async fn renew(&self, owner: Owner, expires_at: Timestamp) -> Result<Vec<HeldClaim>, StoreError> {
+        let (known, renewing) = (Arc::clone(&self.known), owner.clone());
         // A power failure may undo a heartbeat: its owner is gone then, too.
-        self.writer
+        let held = self
+            .writer
             .write(Durability::Relaxed, move |tx: &mut WriteTransaction<'_>| {
-                rescue::heartbeat(tx.connection, &owner, expires_at)?;
-                rescue::held_claims(tx.connection, &owner)
+                known.heartbeat(tx.connection, &renewing, expires_at)?;
+                rescue::held_claims(tx.connection, &renewing)
             })
-            .await
+            .await?;
+        self.known.insert(&owner);
+        Ok(held)
     }
 
     async fn release(&self, owner: Owner) -> Result<(), StoreError> {
@@ -284,11 +295,15 @@ impl Engine for Sqlite {
     }
 
     async fn rescue(&self, request: RescueRequest, now: Timestamp) -> Result<Vec<Job>, StoreError> {
-        self.writer
+        let (known, owner) = (Arc::clone(&self.known), request.rescuer.clone());
+        let jobs = self
+            .writer
             .write(Durability::Full, move |tx: &mut WriteTransaction<'_>| {
-                rescue::rescue_jobs(tx, &request, now)
+                rescue::rescue_jobs(tx, &request, &known, now)
             })
-            .await
+            .await?;
+        self.known.insert(&owner);
+        Ok(jobs)
     }
 
     async fn get(&self, job: JobId) -> Result<Option<Job>, StoreError> {
@@ -341,11 +356,12 @@ impl Engine for Sqlite {
         loop {
             // Also sent through a channel: without the reply of the commit, the ids would be lost.
             let (sender, chosen) = oneshot::channel();
+            let known = Arc::clone(&self.known);
             // In batches, so that other writes do not wait for long.
             let batch = self
                 .writer
                 .write(Durability::Full, move |tx: &mut WriteTransaction<'_>| {
-                    let batch = sweep::sweep_batch(tx.connection, retention, now)?;
+                    let batch = sweep::sweep_batch(tx.connection, retention, &known, now)?;
                     // The receiver is gone if the sweep was dropped.
                     let _ = sender.send(batch.clone());
                     Ok(batch)
@@ -371,10 +387,14 @@ impl Engine for Sqlite {
 
     async fn verify_heartbeat(&self, owner: Owner) -> Result<(), StoreError> {
         let exists = self.read(move |connection| rescue::has_heartbeat(connection, &owner)).await?;
-        match &self.files {
-            Some(files) if !exists => Err(files.loss(Loss::HeartbeatLost).into()),
+        match self.deleted_records() {
+            Some(loss) if !exists => Err(loss.into()),
             _ => Ok(()),
         }
+    }
+
+    fn deleted_records(&self) -> Option<StoreLoss> {
+        self.files.as_ref().map(|files| files.loss(Loss::RecordsDeleted))
     }
 
     async fn check(&self) -> Result<(), StoreError> {

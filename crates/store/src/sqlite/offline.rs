@@ -117,7 +117,14 @@ impl DatabaseFile {
             return Err(StoreError::Damaged { location: self.location().name(), source });
         }
         file::reject_foreign(&self.path, &self.location())?;
-        self.read(reads::check)
+        self.read(reads::check)?;
+        let problem = self.read(|connection| Ok(schema::find_problem(connection)?))?;
+        match problem {
+            Some(problem) => {
+                Err(StoreError::Damaged { location: self.location().name(), source: problem.into() })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Renames the file and its log to an unused name and returns it, or `None` if there is no file.

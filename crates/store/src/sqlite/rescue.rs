@@ -1,24 +1,71 @@
 //! Leases, and the rescue of jobs from owners without one.
 
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use model::{Attempt, Claim, Job, JobId, Owner, Timestamp, Transition};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
+use crate::error::StoreError;
+use crate::loss::StoreLoss;
 use crate::requests::{HeldClaim, RescueRequest};
 use crate::row::FieldReader;
 use crate::sqlite::jobs::to_i64;
 use crate::sqlite::writer::WriteTransaction;
 use crate::sqlite::{QueryError, jobs, reads};
 
-/// Renews the lease of an owner: one row for all its claims.
-pub fn heartbeat(connection: &Connection, owner: &Owner, expires_at: Timestamp) -> Result<(), QueryError> {
-    connection
-        .prepare_cached(
-            "INSERT INTO agent_workers (owner, expires_at) VALUES (?1, ?2)
-            ON CONFLICT DO UPDATE SET expires_at = excluded.expires_at",
-        )?
-        .execute(params![owner.as_str(), to_i64(expires_at.as_millis())])?;
-    Ok(())
+/// The owners whose heartbeats this process has committed. Their rows must exist: a missing one means that somebody deleted records.
+#[derive(Debug, Default)]
+pub struct KnownOwners {
+    owners: Mutex<HashSet<Owner>>,
+    /// The loss to report; `None` for a database in memory, which nobody else can reach.
+    loss: Option<StoreLoss>,
+}
+
+impl KnownOwners {
+    pub fn new(loss: StoreLoss) -> Self {
+        Self { owners: Mutex::default(), loss: Some(loss) }
+    }
+
+    /// Remembers an owner whose heartbeat was committed.
+    pub fn insert(&self, owner: &Owner) {
+        let mut owners = self.owners();
+        if !owners.contains(owner) {
+            owners.insert(owner.clone());
+        }
+    }
+
+    pub fn contains(&self, owner: &str) -> bool {
+        self.owners().iter().any(|known| known.as_str() == owner)
+    }
+
+    /// Renews the lease of an owner: one row for all its claims.
+    pub fn heartbeat(
+        &self,
+        connection: &Connection,
+        owner: &Owner,
+        expires_at: Timestamp,
+    ) -> Result<(), QueryError> {
+        let expected_loss = self.loss.as_ref().filter(|_| self.owners().contains(owner));
+        let statement = match expected_loss {
+            Some(_) => "UPDATE agent_workers SET expires_at = ?2 WHERE owner = ?1",
+            None => {
+                "INSERT INTO agent_workers (owner, expires_at) VALUES (?1, ?2)
+                ON CONFLICT DO UPDATE SET expires_at = excluded.expires_at"
+            }
+        };
+        let values = params![owner.as_str(), to_i64(expires_at.as_millis())];
+        let written = connection.prepare_cached(statement)?.execute(values)?;
+        match expected_loss {
+            Some(loss) if written == 0 => Err(StoreError::Lost(loss.clone()).into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn owners(&self) -> MutexGuard<'_, HashSet<Owner>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Returns the owners whose leases expire after a time and whose names start with a prefix.
@@ -81,10 +128,11 @@ pub fn held_claims(connection: &Connection, owner: &Owner) -> Result<Vec<HeldCla
 pub fn rescue_jobs(
     tx: &mut WriteTransaction<'_>,
     request: &RescueRequest,
+    known: &KnownOwners,
     now: Timestamp,
 ) -> Result<Vec<Job>, QueryError> {
     let RescueRequest { rescuer, homes, lease, .. } = request;
-    heartbeat(tx.connection, rescuer, now.plus(*lease))?;
+    known.heartbeat(tx.connection, rescuer, now.plus(*lease))?;
     let mut jobs = Vec::new();
     for (job, owner, home) in orphaned_jobs(tx.connection, now, request)? {
         if owner == *rescuer || !homes.iter().any(|served| served.to_string() == home) {

@@ -2,6 +2,8 @@
 //!
 //! A released migration never changes: existing files were created by it. Changes are further migrations.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::error::StoreError;
@@ -129,6 +131,29 @@ fn version(connection: &Connection) -> rusqlite::Result<Option<usize>> {
 /// Returns whether the file has our tables: a new one has none.
 pub fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(user_version(connection)? > 0)
+}
+
+/// Returns what is missing in the tables of a file of this version or an older one: somebody dropped or replaced a table.
+pub fn find_problem(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let Some(applied) = version(connection)?.and_then(|version| MIGRATIONS.get(..version)) else {
+        return Ok(None);
+    };
+    let intact = Connection::open_in_memory()?;
+    for migration in applied {
+        intact.execute_batch(migration)?;
+    }
+    let found = columns(connection)?;
+    let missing = columns(&intact)?.into_iter().find(|column| !found.contains(column));
+    Ok(missing.map(|(table, column)| format!("the column `{column}` of the table `{table}` is missing")))
+}
+
+/// Returns the tables with their columns. A view is not a table.
+fn columns(connection: &Connection) -> rusqlite::Result<BTreeSet<(String, String)>> {
+    let mut statement = connection.prepare(
+        "SELECT entry.name, col.name FROM sqlite_schema AS entry, pragma_table_info(entry.name) AS col
+        WHERE entry.type = 'table'",
+    )?;
+    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
 /// Returns whether the file is ours or empty.

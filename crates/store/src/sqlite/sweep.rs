@@ -7,6 +7,7 @@ use uuid::Uuid;
 use crate::requests::RetentionLimits;
 use crate::sqlite::QueryError;
 use crate::sqlite::jobs::to_i64;
+use crate::sqlite::rescue::KnownOwners;
 
 /// The maximum number of jobs per transaction.
 const BATCH_SIZE: i64 = 500;
@@ -18,6 +19,7 @@ const OWNER_RETENTION_MS: u64 = 24 * 60 * 60 * 1000;
 pub fn sweep_batch(
     connection: &Connection,
     retention: RetentionLimits,
+    known: &KnownOwners,
     now: Timestamp,
 ) -> Result<Vec<JobId>, QueryError> {
     let mut ids = match retention.max_age {
@@ -35,7 +37,7 @@ pub fn sweep_batch(
         connection.prepare_cached("DELETE FROM tool_sessions WHERE job = ?1")?.execute([id])?;
         connection.prepare_cached("DELETE FROM agent_jobs WHERE id = ?1")?.execute([id])?;
     }
-    remove_expired_owners(connection, now)?;
+    remove_expired_owners(connection, known, now)?;
     Ok(ids.into_iter().map(|id| JobId::from_uuid(Uuid::from_bytes(id))).collect())
 }
 
@@ -69,14 +71,22 @@ fn excess_jobs(connection: &Connection, count: u64) -> Result<Vec<[u8; 16]>, Que
     Ok(ids)
 }
 
-fn remove_expired_owners(connection: &Connection, now: Timestamp) -> Result<(), QueryError> {
+/// Removes the rows of earlier owners. The owner of this process has an expired lease when the machine was suspended.
+fn remove_expired_owners(
+    connection: &Connection,
+    known: &KnownOwners,
+    now: Timestamp,
+) -> Result<(), QueryError> {
     let cutoff = to_i64(now.as_millis().saturating_sub(OWNER_RETENTION_MS));
-    connection
-        .prepare_cached(
-            "DELETE FROM agent_workers WHERE expires_at < ?1 AND NOT EXISTS (
-                SELECT 1 FROM agent_jobs AS job
-                WHERE job.state IN ('running', 'interrupted') AND job.owner = agent_workers.owner)",
-        )?
-        .execute([cutoff])?;
+    let mut statement = connection.prepare_cached(
+        "SELECT owner FROM agent_workers WHERE expires_at < ?1 AND NOT EXISTS (
+            SELECT 1 FROM agent_jobs AS job
+            WHERE job.state IN ('running', 'interrupted') AND job.owner = agent_workers.owner)",
+    )?;
+    let expired = statement.query_map([cutoff], |row| row.get(0))?;
+    let expired: Vec<String> = expired.collect::<Result<_, _>>()?;
+    for owner in expired.iter().filter(|owner| !known.contains(owner)) {
+        connection.prepare_cached("DELETE FROM agent_workers WHERE owner = ?1")?.execute([owner])?;
+    }
     Ok(())
 }

@@ -285,7 +285,7 @@ async fn loss_of_open_database_is_detected() -> Result<(), Box<dyn std::error::E
                 let other = rusqlite::Connection::open(path).unwrap();
                 other.execute_batch("DELETE FROM agent_jobs; DELETE FROM agent_workers;").unwrap();
             },
-            Loss::HeartbeatLost,
+            Loss::RecordsDeleted,
         ),
     ];
     for (damage, expected) in damages {

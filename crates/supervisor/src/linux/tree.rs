@@ -53,6 +53,7 @@ pub struct ProcessTree {
     agent: ProcessIdentity,
     exit: Option<Exit>,
     signaled: HashSet<ProcessIdentity>,
+    was_suspended: bool,
     /// The cgroup of the tree, if any, to kill all processes at once. Removed with the tree.
     cgroup: Option<Cgroup>,
 }
@@ -88,6 +89,7 @@ impl ProcessTree {
             agent: unknown,
             exit: None,
             signaled: HashSet::new(),
+            was_suspended: false,
             cgroup: None,
         };
         // Not reaped yet, so it is still in the process table even if it has exited.
@@ -154,6 +156,11 @@ impl ProcessTree {
         u32::try_from(others).unwrap_or(u32::MAX)
     }
 
+    /// Returns whether a process of the tree was suspended when the first signal was sent.
+    pub fn was_suspended(&self) -> bool {
+        self.was_suspended
+    }
+
     /// Reaps all exited children without blocking.
     pub fn reap(&mut self) -> io::Result<Children> {
         self.read_status();
@@ -203,6 +210,7 @@ impl ProcessTree {
         if let Some(wrapper) = &mut self.wrapper {
             wrapper.exclude_from(signal, &mut alive);
         }
+        self.was_suspended |= self.signaled.is_empty() && alive.iter().any(|entry| entry.suspended);
         self.signaled.extend(alive.iter().map(|entry| entry.identity));
         let ended_first = self.has_ended()?;
         // Signaling the group as a whole leaves no member a chance to fork past it. The group id cannot be reused while

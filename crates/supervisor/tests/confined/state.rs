@@ -16,6 +16,7 @@ testkit::tests! {
     login_that_is_replaced_by_rename_is_kept_in_place,
     link_in_a_kept_directory_is_quarantined,
     link_in_a_locked_directory_is_quarantined,
+    repository_in_a_kept_directory_is_quarantined,
     state_survives_a_killed_run_unchanged,
 }
 
@@ -168,6 +169,32 @@ fn link_in_a_kept_directory_is_quarantined() {
             );
             assert_eq!(fs::read_to_string(sessions.join("2026/x/log")).unwrap(), "new\n");
             assert!(sessions.join("of-the-user").is_symlink());
+            fs::remove_dir_all(harness.path("home/.agent")).unwrap();
+            fs::remove_dir_all(harness.spool()).unwrap();
+        }
+    });
+}
+
+/// The user's git would run its commands as soon as it looks there. One without commands, and one of the user, stay.
+fn repository_in_a_kept_directory_is_quarantined() {
+    Harness::run_test(async |harness: &Harness| {
+        for (preset, namespaces) in
+            [(Preset::Workspace, true), (Preset::Observe, true), (Preset::Workspace, false)]
+        {
+            prepare(harness);
+            let sessions = harness.path("home/.agent/sessions");
+            let script = "cd $AGENT_HOME/sessions; mkdir -p a/.git b/objects b/refs c d/.git; \
+                printf '[core]\n\tfsmonitor = x\n' > a/.git/config; cp a/.git/config b; echo ref > b/HEAD; \
+                echo gitdir: ../../../ws > c/.git; printf '[core]\n\tbare = false\n' > d/.git/config; \
+                ln -s a e; mkdir f; ln -s ../a/.git f/.git; echo new > log";
+            let report = harness.run(&plan(harness, script, preset, namespaces)).await;
+            let mut moved: Vec<_> =
+                confined(&report).quarantined.iter().map(|entry| entry.path.clone()).collect();
+            moved.sort();
+            let expected = ["a/.git", "b/HEAD", "c/.git", "e", "f/.git"].map(|name| sessions.join(name));
+            assert_eq!(moved, expected, "{preset}: {}", harness.error());
+            assert!(sessions.join("d/.git/config").exists() && sessions.join("log").exists());
+            assert!(!sessions.join("a/.git").exists() && !sessions.join("b/HEAD").exists());
             fs::remove_dir_all(harness.path("home/.agent")).unwrap();
             fs::remove_dir_all(harness.spool()).unwrap();
         }

@@ -207,7 +207,7 @@ impl InFlight {
             )
         });
         format!(
-            "the daemon exited {MAX_ATTEMPTS} times in a row while handling this request{job}. hint: see the daemon log (`switchboard config` prints its path)"
+            "the daemon exited {MAX_ATTEMPTS} times in a row while handling this request{job}. hint: ask the user to check Switchboard's log"
         )
     }
 
@@ -383,7 +383,7 @@ mod tests {
         let message = answer["error"]["message"].as_str().unwrap();
         assert!(message.contains(key), "{answer}");
         assert!(message.starts_with("the daemon exited 5 times in a row"), "{answer}");
-        assert!(message.contains("see the daemon log"), "{answer}");
+        assert!(message.contains("ask the user to check Switchboard's log"), "{answer}");
         assert!(!in_flight.is_waiting());
     }
 }

@@ -278,7 +278,7 @@ impl Bridge {
     }
 }
 
-/// Formats an error with its causes and its hint in one line.
+/// Formats an error with its causes and its hint in one line. An MCP host cannot run a command, so its user is asked to.
 fn describe_error(error: &ConnectorError) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -286,5 +286,32 @@ fn describe_error(error: &ConnectorError) -> String {
         text = format!("{text}: {deeper}");
         cause = deeper.source();
     }
-    format!("{text}. hint: {}", error.hint())
+    let hint = error.hint();
+    match hint.as_str() {
+        // The text contains the hint of the daemon.
+        "" => text,
+        hint if hint.contains("`switchboard ") => {
+            format!("{text}. hint: ask the user to check Switchboard's daemon and its log")
+        }
+        hint => format!("{text}. hint: {hint}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_errors_name_no_command() {
+        let errors = [
+            ConnectorError::InsideCall,
+            ConnectorError::InsideSandboxedCall,
+            ConnectorError::StartTimeout { holder: None },
+            ConnectorError::StartFailed { output: String::new(), code: None },
+        ];
+        for error in errors {
+            let text = describe_error(&error);
+            assert!(text.contains("hint: ") && !text.contains("`switchboard "), "{text}");
+        }
+    }
 }

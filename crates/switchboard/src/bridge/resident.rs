@@ -3,6 +3,9 @@
 //! A bridge lives as long as its host, and most of its resident memory is file-backed: the kernel maps dozens of pages around every executed
 //! function (fault-around), and all pages that the loader read. Forwarding lines needs hardly any of them. A dropped page is mapped again
 //! from the page cache when it is touched.
+//!
+//! An idle bridge has 3.5 MB resident with this and 7.9 MB without it (`bench serving --only starting`, with a target of 6 MB). In proportion to
+//! the processes that share each page, this is 1.6 MB and 2.7 MB. The first call is as fast; the start takes 2 ms longer on a busy machine.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

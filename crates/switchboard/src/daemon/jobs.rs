@@ -42,6 +42,10 @@ impl DaemonJobs {
         environment: &ProcessEnvironment,
     ) -> Result<Self, JobsError> {
         let service = calls::JobService::open(settings(home, config, environment)?).await?;
+        // Agents see it in logs and configurations of HTTP clients. It may be unused now and used by a client later.
+        if let Some(token) = BearerToken::load_existing(&home.http_token()) {
+            service.redact_secret(token.reveal());
+        }
         let check = MachineCheck::new(Some(home.clone()), environment.clone(), config);
         let dashboard = Dashboard::new(
             service.clone(),
@@ -65,6 +69,32 @@ impl DaemonJobs {
         self.service.owner()
     }
 
+    /// Binds the HTTP listener and builds its access rules.
+    pub async fn bind_http(
+        &self,
+        home: &SwitchboardHome,
+        config: &Config,
+        address: SocketAddr,
+    ) -> Result<(TcpListener, HttpAccess), JobsError> {
+        let token = BearerToken::load_or_create(&home.http_token())?;
+        self.service.redact_secret(token.reveal());
+        let mut access = HttpAccess::loopback(token);
+        access.identify_client = identify_http_client;
+        access.limits = ClientLimits {
+            max_connections: config.limits.max_connections,
+            max_sessions: config.http.max_sessions,
+        };
+        access.allowed_hosts.extend(config.http.allowed_hosts.iter().cloned());
+        access.allowed_origins.extend(config.http.allowed_origins.iter().cloned());
+        if !address.ip().is_loopback() {
+            tracing::warn!(%address, "the address is reachable from other machines: clients with the token run agents as this user");
+            access.allowed_hosts.push(address.ip().to_string());
+        }
+        let listener =
+            TcpListener::bind(address).await.map_err(|source| JobsError::Address { address, source })?;
+        Ok((listener, access))
+    }
+
     /// Serves HTTP until `shutdown`. Calls `on_request` for every admitted request.
     pub async fn serve_http(
         &self,
@@ -76,30 +106,6 @@ impl DaemonJobs {
         let options = Arc::clone(&self.options);
         http::serve(listener, self.service.clone(), options, access, shutdown, on_request).await;
     }
-}
-
-/// Binds the HTTP listener and builds its access rules.
-pub async fn bind_http(
-    home: &SwitchboardHome,
-    config: &Config,
-    address: SocketAddr,
-) -> Result<(TcpListener, HttpAccess), JobsError> {
-    let token = BearerToken::load_or_create(&home.http_token())?;
-    let mut access = HttpAccess::loopback(token);
-    access.identify_client = identify_http_client;
-    access.limits = ClientLimits {
-        max_connections: config.limits.max_connections,
-        max_sessions: config.http.max_sessions,
-    };
-    access.allowed_hosts.extend(config.http.allowed_hosts.iter().cloned());
-    access.allowed_origins.extend(config.http.allowed_origins.iter().cloned());
-    if !address.ip().is_loopback() {
-        tracing::warn!(%address, "the address is reachable from other machines: clients with the token run agents as this user");
-        access.allowed_hosts.push(address.ip().to_string());
-    }
-    let listener =
-        TcpListener::bind(address).await.map_err(|source| JobsError::Address { address, source })?;
-    Ok((listener, access))
 }
 
 impl JobBackend for DaemonJobs {

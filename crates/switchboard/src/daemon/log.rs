@@ -2,13 +2,13 @@
 //!
 //! `tracing-appender` does not rotate by size, and the crates that do depend on time-zone and compression libraries.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use regular_file::{WrongFileType, append_linked};
 use rustix::stdio::dup2_stderr;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
@@ -36,6 +36,7 @@ pub fn init(path: &Path, settings: &config::LogConfig, stderr: StderrMode) -> io
     if let Some(directory) = path.parent() {
         PrivateDirectory::open_private(directory).map_err(io::Error::other)?;
     }
+    let aside = move_aside_if_not_regular(path)?;
     let file = Mutex::new(RotatingFile::open(path, settings, stderr)?);
     let writer = match stderr {
         StderrMode::Tee => BoxMakeWriter::new(file.and(Stderr::default)),
@@ -49,6 +50,9 @@ pub fn init(path: &Path, settings: &config::LogConfig, stderr: StderrMode) -> io
     let targets = Targets::new().with_default(level).with_target("rmcp", level.min(LevelFilter::WARN));
     let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
     panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    if let Some(aside) = aside {
+        tracing::warn!(path = %path.display(), aside = %aside.display(), "the log was not a regular file and was moved aside");
+    }
     Ok(())
 }
 
@@ -81,7 +85,7 @@ struct RotatingFile {
 
 impl RotatingFile {
     fn open(path: &Path, settings: &config::LogConfig, stderr: StderrMode) -> io::Result<Self> {
-        let file = append(path)?;
+        let file = append_linked(path)?;
         let length = file.metadata()?.len();
         let (max_bytes, files) = (settings.max_bytes, settings.files);
         Ok(Self { path: path.to_owned(), file, length, max_bytes, files, stderr })
@@ -100,7 +104,7 @@ impl RotatingFile {
         if self.files == 1 {
             fs::remove_file(&self.path)?;
         }
-        self.file = append(&self.path)?;
+        self.file = append_linked(&self.path)?;
         self.length = 0;
         if self.stderr == StderrMode::Redirect {
             dup2_stderr(&self.file)?;
@@ -109,8 +113,17 @@ impl RotatingFile {
     }
 }
 
-fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+/// Renames a FIFO, device, socket or directory in place of the log, and returns its new path. The daemon needs no old log to start.
+fn move_aside_if_not_regular(path: &Path) -> io::Result<Option<PathBuf>> {
+    match append_linked(path) {
+        Err(error) if WrongFileType::find(&error).is_some() => {
+            let aside = PathBuf::from(format!("{}.not-a-file", path.display()));
+            // If that fails, the error that names the log is the useful one.
+            fs::rename(path, &aside).map_err(|_| error)?;
+            Ok(Some(aside))
+        }
+        opened => opened.map(|_| None),
+    }
 }
 
 impl Write for RotatingFile {
@@ -134,7 +147,7 @@ impl Write for RotatingFile {
 
 /// Redirects stderr of this process to the log.
 pub fn redirect_stderr(path: &Path) -> io::Result<()> {
-    Ok(dup2_stderr(append(path)?)?)
+    Ok(dup2_stderr(append_linked(path)?)?)
 }
 
 #[cfg(test)]

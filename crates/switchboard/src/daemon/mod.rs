@@ -22,6 +22,7 @@ use protocol::{
     DaemonLock, DaemonPhase, DirectoryError, HomeError, LockHolder, ProcessEnvironment, READY,
     SwitchboardHome, VERSION,
 };
+use regular_file::WrongFileType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, setsid};
 use rustix::stdio::dup2_stdout;
 use tokio::signal::unix::{SignalKind, signal};
@@ -73,7 +74,7 @@ pub fn serve(args: &cli::Serve) -> Result<ExitCode, DaemonError> {
         .block_on(async {
             let jobs = Arc::new(DaemonJobs::open(&home, &config, &environment).await?);
             let http = match config.http.address {
-                Some(address) => Some(jobs::bind_http(&home, &config, address).await?),
+                Some(address) => Some(jobs.bind_http(&home, &config, address).await?),
                 None => None,
             };
             jobs.dashboard().bind_configured_port().await;
@@ -287,12 +288,17 @@ impl CommandError for DaemonError {
                     .to_owned()
             }
             Self::Jobs(error) => error.hint(),
-            Self::Listen(_) => {
-                "check that the state directory is on a file system that supports sockets".to_owned()
-            }
-            Self::Detach(_) | Self::Lock { .. } | Self::Log { .. } | Self::Runtime(_) => {
-                "check the limit on open files and the free disk space".to_owned()
-            }
+            Self::Listen(source) => WrongFileType::find(source).map_or_else(
+                || "check that the state directory is on a file system that supports sockets".to_owned(),
+                WrongFileType::hint,
+            ),
+            Self::Detach(source)
+            | Self::Lock { source, .. }
+            | Self::Log { source, .. }
+            | Self::Runtime(source) => WrongFileType::find(source).map_or_else(
+                || "check the limit on open files and the free disk space".to_owned(),
+                WrongFileType::hint,
+            ),
         })
     }
 }

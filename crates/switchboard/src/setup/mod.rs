@@ -15,6 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use agents::doctor::{Lookup, ProgramInWorkspace};
 use protocol::ProcessEnvironment;
+use regular_file::open_linked;
 
 use crate::cli::{Scope, Setup, SetupOther};
 use crate::exit_status::ExitStatus;
@@ -78,7 +79,7 @@ pub(crate) struct HostInstaller {
 impl HostInstaller {
     fn set_up(&self, host: McpHost) -> Result<(), SetupError> {
         let file = host.file(self).ok_or(SetupError::NoSuchScope { host: host.name() })?;
-        let text = match fs::read_to_string(&file) {
+        let text = match open_linked(&file).and_then(io::read_to_string) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text.map_err(|source| SetupError::Read { file: file.clone(), source })?,
         };
@@ -139,7 +140,7 @@ impl HostInstaller {
             return Ok(());
         }
         let read = |source| SetupError::Read { file: file.to_owned(), source };
-        let text = fs::read_to_string(file).map_err(read)?;
+        let text = open_linked(file).and_then(io::read_to_string).map_err(read)?;
         match host
             .complete_file(&text)
             .map_err(|why| SetupError::NotUnderstood { file: file.to_owned(), why })?

@@ -127,3 +127,24 @@ fn invalid_http_address_is_rejected() {
     let expected = "option --http: `http.address` must be an IP address with a port, not `nowhere`";
     assert!(stderr(&output).contains(expected), "{output:?}");
 }
+
+/// Agents see the token in logs and in the configuration of HTTP clients.
+#[test]
+fn http_token_is_redacted() {
+    let harness = Harness::new();
+    harness.configure("[http]\naddress = \"127.0.0.1:0\"\n");
+    harness.daemon();
+    let path = harness.state().join("http-token");
+    let token = fs::read_to_string(&path).unwrap();
+    for _ in 0..2 {
+        let work = harness.work();
+        let prompt = format!("@rehearse answer the token is {token}");
+        let args = ["call", "rehearsal", "--policy", "off", "--cwd", work.to_str().unwrap(), &prompt];
+        assert!(harness.run(&args).status.success());
+        let jobs = stdout(&harness.run(&["jobs", "--json"]));
+        assert!(jobs.contains("[redacted]") && !jobs.contains(&token), "{jobs}");
+        harness.run(&["stop"]);
+        // The daemon serves no HTTP any more, and a client may use it again later.
+        harness.configure("");
+    }
+}

@@ -21,6 +21,7 @@ mod pressure;
 mod promises;
 mod real_agents;
 mod recovery;
+mod replaced_files;
 mod restricted;
 mod sandbox_escapes;
 mod service;

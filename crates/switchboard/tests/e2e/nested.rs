@@ -170,7 +170,8 @@ fn sandboxed_agent_with_http_token_is_rejected() {
     install_shell_agent(&harness, "");
     let (url, token) = serve_http(&harness);
     fs::write(harness.work().join("client.py"), HTTP_CLIENT).unwrap();
-    let prompt = format!("sh:python3 client.py {url} {token}");
+    fs::write(harness.work().join("token"), &token).unwrap();
+    let prompt = format!("sh:python3 client.py {url} $(cat token)");
     for (policy, is_refused) in [("workspace", true), ("off", false)] {
         let work = harness.work();
         let output =
@@ -224,8 +225,9 @@ fn sandboxed_http_client_with_hidden_socket_is_rejected() {
     let (url, token) = serve_http(&harness);
     let work = harness.work();
     fs::write(work.join("client.py"), HIDING_CLIENT).unwrap();
+    fs::write(work.join("token"), &token).unwrap();
     for trick in ["thread", "flight", "dumpable"] {
-        let prompt = format!("sh:python3 client.py {url} {token} {trick}");
+        let prompt = format!("sh:python3 client.py {url} $(cat token) {trick}");
         let output = harness.run(&["call", "rehearsal", "--cwd", work.to_str().unwrap(), &prompt]);
         let said = stdout(&output);
         assert!(said.starts_with("HTTP/1.1 403 "), "{trick}: {output:?}");
@@ -251,8 +253,10 @@ fn sandboxed_http_client_is_rejected_on_every_path() {
     let web = link.split("/login").next().unwrap();
     let work = harness.work();
     fs::write(work.join("client.py"), STATUS_CLIENT).unwrap();
+    // Not in the prompt, where the token would be redacted.
+    fs::write(work.join("token"), &token).unwrap();
     let urls = format!("{web}/metrics {web}/healthz {web}/ {web}/login {web}/none {mcp} {mcp}/none");
-    let prompt = format!("sh:python3 client.py {token} {urls}");
+    let prompt = format!("sh:python3 client.py $(cat token) {urls}");
     let call = |options: &[&str]| {
         let fixed = ["call", "rehearsal", "--cwd", work.to_str().unwrap(), &prompt];
         stdout(&harness.run(&[&fixed, options].concat()))

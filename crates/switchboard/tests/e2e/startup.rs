@@ -124,7 +124,7 @@ fn no_daemon_is_started_inside_call() {
     for keep in [true, false] {
         let message = inside_a_call(&harness, keep).ping(1)["error"]["message"].to_string();
         assert!(message.contains("none can be started inside a call"), "{message}");
-        assert!(message.contains("switchboard serve --background"), "{message}");
+        assert!(message.contains("ask the user to check Switchboard's daemon"), "{message}");
     }
     assert!(harness.running_daemon().is_none());
     harness.daemon();

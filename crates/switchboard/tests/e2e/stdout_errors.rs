@@ -108,6 +108,6 @@ fn unwritable_state_directory_has_own_exit_code() {
     fs::write(&environments, "").unwrap();
     let output = harness.run(&["call", "rehearsal", "hello"]);
     assert_eq!(output.status.code(), Some(10), "{output:?}");
-    assert!(stderr(&output).contains("cannot use the state folder"), "{output:?}");
+    assert!(stderr(&output).contains("cannot use the state directory"), "{output:?}");
     assert_eq!(stdout(&harness.run(&["jobs"])), "no jobs\n");
 }

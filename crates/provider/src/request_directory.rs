@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use supervisor::Spool;
 use tempfile::TempDir;
 
-use crate::config::{ProviderConfig, folder_of};
+use crate::config::{ProviderConfig, directory_variable};
 use crate::error::ProviderError;
 
 /// The prefix of the directories.
@@ -22,41 +22,41 @@ pub(crate) const PREFIX: &str = "switchboard-";
 const TRIES: u32 = 20;
 
 #[derive(Debug)]
-pub(crate) struct SpoolFolder {
+pub(crate) struct RequestDirectory {
     /// `None` only during drop.
-    folder: Option<TempDir>,
+    directory: Option<TempDir>,
     runs: u32,
 }
 
-impl SpoolFolder {
-    pub fn make(
+impl RequestDirectory {
+    pub fn create(
         config: &ProviderConfig,
-        surroundings: &BTreeMap<String, String>,
+        environment: &BTreeMap<String, String>,
     ) -> Result<Self, ProviderError> {
-        let temporary = || folder_of(surroundings, "TMPDIR").unwrap_or_else(|| PathBuf::from("/tmp"));
+        let temporary = || directory_variable(environment, "TMPDIR").unwrap_or_else(|| PathBuf::from("/tmp"));
         let parent = config.spools.clone().unwrap_or_else(temporary);
         let made = tempfile::Builder::new()
             .prefix(PREFIX)
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(&parent);
-        let folder =
-            made.map_err(|source| ProviderError::folder("cannot make a folder in", &parent, source))?;
-        Ok(Self { folder: Some(folder), runs: 0 })
+        let directory =
+            made.map_err(|source| ProviderError::directory("cannot create a directory in", &parent, source))?;
+        Ok(Self { directory: Some(directory), runs: 0 })
     }
 
     /// Returns the spool of the next run.
     pub fn next(&mut self) -> Spool {
         self.runs += 1;
-        let folder = self.folder.as_ref().map_or(Path::new("/"), TempDir::path);
-        Spool::at(folder.join(format!("run-{}", self.runs)))
+        let directory = self.directory.as_ref().map_or(Path::new("/"), TempDir::path);
+        Spool::at(directory.join(format!("run-{}", self.runs)))
     }
 }
 
-impl Drop for SpoolFolder {
+impl Drop for RequestDirectory {
     fn drop(&mut self) {
-        let Some(folder) = self.folder.take() else { return };
+        let Some(directory) = self.directory.take() else { return };
         // Removed manually: a directory that is written to concurrently is not empty.
-        let path = folder.keep();
+        let path = directory.keep();
         let mut keeps = false;
         for run in 1..=self.runs {
             keeps |= remove_run(&Spool::at(path.join(format!("run-{run}"))));
@@ -98,16 +98,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_private_and_gone_when_it_is_dropped() {
+    fn request_directory_is_private_and_removed_on_drop() {
         let parent = tempfile::tempdir().unwrap();
         let config = ProviderConfig { spools: Some(parent.path().into()), ..ProviderConfig::default() };
-        let mut folder = SpoolFolder::make(&config, &BTreeMap::new()).unwrap();
-        let first = folder.next();
+        let mut directory = RequestDirectory::create(&config, &BTreeMap::new()).unwrap();
+        let first = directory.next();
         std::fs::create_dir_all(first.private()).unwrap();
         let made = first.directory().parent().unwrap();
         assert_eq!(std::fs::metadata(made).unwrap().permissions().mode() & 0o777, 0o700);
-        assert_ne!(folder.next().directory(), first.directory());
-        drop(folder);
+        assert_ne!(directory.next().directory(), first.directory());
+        drop(directory);
         assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0);
     }
 
@@ -115,22 +115,22 @@ mod tests {
     fn quarantined_files_outlive_the_request() {
         let parent = tempfile::tempdir().unwrap();
         let config = ProviderConfig { spools: Some(parent.path().into()), ..ProviderConfig::default() };
-        let mut folder = SpoolFolder::make(&config, &BTreeMap::new()).unwrap();
-        let (first, second) = (folder.next(), folder.next());
+        let mut directory = RequestDirectory::create(&config, &BTreeMap::new()).unwrap();
+        let (first, second) = (directory.next(), directory.next());
         for run in [&first, &second] {
             std::fs::create_dir_all(run.private()).unwrap();
         }
         std::fs::create_dir_all(first.quarantine().join("home/shop")).unwrap();
         std::fs::write(first.quarantine().join("home/shop/.envrc"), "work").unwrap();
-        drop(folder);
+        drop(directory);
         assert_eq!(std::fs::read(first.quarantine().join("home/shop/.envrc")).unwrap(), b"work");
         assert!(!first.private().exists() && !second.directory().exists());
     }
 
     #[test]
-    fn a_place_that_cannot_be_used_is_told() {
-        let surroundings = BTreeMap::from([("TMPDIR".to_owned(), "/nowhere/at/all".to_owned())]);
-        let error = SpoolFolder::make(&ProviderConfig::default(), &surroundings).unwrap_err();
-        assert_eq!(error.to_string(), "cannot make a folder in `/nowhere/at/all`");
+    fn unusable_spool_parent_is_reported() {
+        let environment = BTreeMap::from([("TMPDIR".to_owned(), "/nowhere/at/all".to_owned())]);
+        let error = RequestDirectory::create(&ProviderConfig::default(), &environment).unwrap_err();
+        assert_eq!(error.to_string(), "cannot create a directory in `/nowhere/at/all`");
     }
 }

@@ -13,32 +13,33 @@ use tempfile::TempDir;
 
 use crate::outside;
 use crate::pinned::Pinned;
+use testkit::eventually_async;
 
 /// The timeout of a trial.
 const LONG: Duration = Duration::from_mins(2);
 
-pub struct Desk {
+pub struct Harness {
     cli: Pinned,
     folder: TempDir,
     pub api: ModelApi,
 }
 
-impl Desk {
+impl Harness {
     /// Runs a scenario with one CLI and one script, and then checks that nothing is left.
-    pub fn play<F: AsyncFnOnce(&Self)>(cli: &Pinned, script: Script, scenario: F) {
+    pub fn run<F: AsyncFnOnce(&Self)>(cli: &Pinned, script: Script, scenario: F) {
         // Not below /tmp: codex creates no helpers there and complains on stderr.
-        Self::play_in(Path::new("/var/tmp"), cli, script, scenario);
+        Self::run_in(Path::new("/var/tmp"), cli, script, scenario);
     }
 
     /// Runs it in a directory created in this one.
-    pub fn play_in<F: AsyncFnOnce(&Self)>(parent: &Path, cli: &Pinned, script: Script, scenario: F) {
+    pub fn run_in<F: AsyncFnOnce(&Self)>(parent: &Path, cli: &Pinned, script: Script, scenario: F) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let desk = Self::new(parent, cli, script).await;
-            tokio::time::timeout(LONG, scenario(&desk)).await.expect("the scenario hangs");
-            let gone = || outside::processes_of(desk.folder()).is_empty().then_some(());
-            outside::eventually("a process is alive", gone).await;
-            assert_eq!(fs::read_dir(desk.folder().join("spools")).unwrap().count(), 0, "files are left");
+            let harness = Self::new(parent, cli, script).await;
+            tokio::time::timeout(LONG, scenario(&harness)).await.expect("the scenario hangs");
+            let gone = async || outside::processes_of(harness.folder()).is_empty();
+            eventually_async("no process is left", gone).await;
+            assert_eq!(fs::read_dir(harness.folder().join("spools")).unwrap().count(), 0, "files are left");
         });
     }
 

@@ -10,23 +10,24 @@ use provider::{CallPolicy, ProviderConfig, RehearsalProvider};
 use tempfile::TempDir;
 
 use crate::outside;
+use testkit::eventually_async;
 
 /// The timeout of a test.
 const LONG: Duration = Duration::from_mins(2);
 
-pub struct Scene {
+pub struct Harness {
     folder: TempDir,
 }
 
-impl Scene {
+impl Harness {
     /// Runs a test, and then checks from outside that nothing is left.
-    pub fn play<F: AsyncFnOnce(&Self)>(test: F) {
-        let scene = Self::new();
+    pub fn run<F: AsyncFnOnce(&Self)>(test: F) {
+        let harness = Self::new();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
-            tokio::time::timeout(LONG, test(&scene)).await.expect("the test hangs");
-            scene.nothing_is_left().await;
+            tokio::time::timeout(LONG, test(&harness)).await.expect("the test hangs");
+            harness.nothing_is_left().await;
         });
     }
 
@@ -36,9 +37,9 @@ impl Scene {
         for name in ["bin", "home", "spools", "work"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
-        let scene = Self { folder };
-        scene.agent("");
-        scene
+        let harness = Self { folder };
+        harness.agent("");
+        harness
     }
 
     /// Creates the agent: first these shell lines, then the prompt's script. `$@` are its arguments.
@@ -113,8 +114,8 @@ impl Scene {
 
     /// Waits until no process and no file of any request is left.
     pub async fn nothing_is_left(&self) {
-        let gone = || outside::processes_of(self.folder.path()).is_empty().then_some(());
-        outside::eventually("a process is left", gone).await;
+        let gone = async || outside::processes_of(self.folder.path()).is_empty();
+        eventually_async("no process is left", gone).await;
         let names: Vec<_> =
             fs::read_dir(self.path("spools")).unwrap().flatten().map(|entry| entry.path()).collect();
         assert_eq!(names, Vec::<PathBuf>::new());

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use agents::HostConfig;
 use model::{CallPolicy, PRIVATE_DIRECTORIES};
 
-use crate::config::{ProviderConfig, state_folder};
-use crate::spool_folder::PREFIX;
+use crate::config::{ProviderConfig, state_directory};
+use crate::request_directory::PREFIX;
 
 /// Returns the hidden directories of a request in `spools`; `needed` are paths that its agent must see.
-pub(crate) fn of(
+pub(crate) fn for_request(
     config: &ProviderConfig,
-    surroundings: &BTreeMap<String, String>,
+    environment: &BTreeMap<String, String>,
     spools: &Path,
     needed: &[&Path],
 ) -> HostConfig {
-    let state = state_folder(surroundings);
+    let state = state_directory(environment);
     let own = state.iter().chain(&config.sessions).cloned();
     HostConfig {
         state: own.chain(requests_in(spools, needed)).collect(),
@@ -36,7 +36,7 @@ pub(crate) fn of(
 /// Returns the request directories: prompts, answers, and secrets of MCP servers while they run.
 fn requests_in(spools: &Path, needed: &[&Path]) -> Vec<PathBuf> {
     // The sandbox replaces these directories, and a mount over one would be in the agent's way.
-    if PRIVATE_DIRECTORIES.iter().any(|folder| spools.starts_with(folder)) {
+    if PRIVATE_DIRECTORIES.iter().any(|directory| spools.starts_with(directory)) {
         return Vec::new();
     }
     if !needed.iter().any(|path| path.starts_with(spools)) {
@@ -68,23 +68,23 @@ mod tests {
             .iter()
             .any(|own| Path::new(env!("CARGO_MANIFEST_DIR")).starts_with(own))
         {
-            println!("SKIPPED: this checkout lies where every sandbox has a folder of its own");
+            println!("SKIPPED: this checkout lies where every sandbox has a directory of its own");
             return;
         }
-        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let (other, work) = (folder.path().join("switchboard-x"), folder.path().join("work"));
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (other, work) = (directory.path().join("switchboard-x"), directory.path().join("work"));
         fs::create_dir(&other).unwrap();
         fs::create_dir(&work).unwrap();
-        assert_eq!(requests_in(folder.path(), &[&work]), [other]);
+        assert_eq!(requests_in(directory.path(), &[&work]), [other]);
     }
 
     #[test]
-    fn what_the_library_keeps_is_hidden_and_proofs_are_kept_there() {
-        let surroundings = BTreeMap::from([("HOME".to_owned(), "/home/ana".to_owned())]);
+    fn state_directory_is_hidden_and_holds_proofs() {
+        let environment = BTreeMap::from([("HOME".to_owned(), "/home/ana".to_owned())]);
         let config = ProviderConfig { sessions: Some("/srv/sessions".into()), ..ProviderConfig::default() };
-        let premises = of(&config, &surroundings, Path::new("/tmp"), &[]);
+        let host = for_request(&config, &environment, Path::new("/tmp"), &[]);
         let state = PathBuf::from("/home/ana/.local/state/switchboard");
-        assert_eq!(premises.state, [state.clone(), "/srv/sessions".into()]);
-        assert_eq!(premises.proofs, Some(state.join("proofs")));
+        assert_eq!(host.state, [state.clone(), "/srv/sessions".into()]);
+        assert_eq!(host.proofs, Some(state.join("proofs")));
     }
 }

@@ -1,4 +1,4 @@
-//! Finds the agent and converts requests to calls.
+//! Finds the agent's program and converts requests to calls.
 //!
 //! Owns every step before a process starts; `exchange.rs` runs the call.
 
@@ -13,15 +13,15 @@ use model::{AgentKind, CallPolicy, CallSpec, Policy, SessionChoice, ToolChoice};
 use supervisor::{Spool, Supervisor};
 
 use crate::agent_spec::{Access, AgentSpec};
-use crate::config::{ProviderConfig, SupervisorProgram, folder_of, own_folder, state_folder};
+use crate::config::{ProviderConfig, SupervisorProgram, directory_variable, own_directory, state_directory};
 use crate::context::Context;
 use crate::error::ProviderError;
-use crate::session::{Records, Session};
-use crate::spool_folder::SpoolFolder;
-use crate::{confine, premises};
+use crate::request_directory::RequestDirectory;
+use crate::session::{Session, SessionRecords};
+use crate::{confine, host_config};
 
 /// Set once this program can act as its own supervisor.
-static WILL_ANSWER: AtomicBool = AtomicBool::new(false);
+static SUPERVISES_ITSELF: AtomicBool = AtomicBool::new(false);
 
 /// Lets this program be the supervisor of its own agents, so that it needs no other executable beside it.
 ///
@@ -37,36 +37,38 @@ static WILL_ANSWER: AtomicBool = AtomicBool::new(false);
 /// }
 /// ```
 pub fn run_if_asked() -> Option<std::process::ExitCode> {
-    WILL_ANSWER.store(true, Ordering::Relaxed);
+    SUPERVISES_ITSELF.store(true, Ordering::Relaxed);
     supervisor::run_if_asked()
 }
 
+/// One agent program with its settings, shared by all requests of a provider.
 #[derive(Debug)]
-pub(crate) struct Operator {
+pub(crate) struct CliBackend {
     pub kind: AgentKind,
     /// [`crate::Provider::name`].
     pub name: &'static str,
     pub config: ProviderConfig,
 }
 
-impl Operator {
+impl CliBackend {
     /// Checks whether a request can run: the agent is installed, works and is logged in, and there is a supervisor.
     pub async fn validate(self: &Arc<Self>) -> Result<(), ProviderError> {
         self.supervisor()?;
-        let (kind, lookup) = (self.kind, self.lookup(self.config.surroundings()).excluding_workspaces(&[]));
-        aside(move || doctor::validate_environment(kind, &lookup)).await??;
+        let (kind, lookup) =
+            (self.kind, self.lookup(self.config.resolve_environment()).excluding_workspaces(&[]));
+        run_blocking(move || doctor::validate_environment(kind, &lookup)).await??;
         Ok(())
     }
 
     /// Finds the agent outside of its own working directories, and its capabilities. The agent itself reports a missing login.
     pub async fn look_up(
         &self,
-        surroundings: BTreeMap<String, String>,
+        environment: BTreeMap<String, String>,
         workspaces: &[PathBuf],
     ) -> Result<AgentCheck, ProviderError> {
-        let (kind, lookup) = (self.kind, self.lookup(surroundings));
+        let (kind, lookup) = (self.kind, self.lookup(environment));
         let outside = lookup.clone().excluding_workspaces(workspaces);
-        let check = aside(move || doctor::find_installed(kind, &outside)).await?;
+        let check = run_blocking(move || doctor::find_installed(kind, &outside)).await?;
         if check.is_ready() {
             lookup.remember_workspaces(workspaces);
             return Ok(check);
@@ -75,25 +77,27 @@ impl Operator {
         Err(NotReady { agent: kind, findings }.into())
     }
 
-    fn lookup(&self, surroundings: BTreeMap<String, String>) -> Lookup {
+    fn lookup(&self, environment: BTreeMap<String, String>) -> Lookup {
         Lookup {
             programs: self.config.program.iter().map(|program| (self.kind, program.clone())).collect(),
-            own_directory: own_folder(),
+            own_directory: own_directory(),
             // Shared with the command line: a version check takes up to seconds.
-            cache_file: state_folder(&surroundings).map(|state| state.join("agents.json")),
+            cache_file: state_directory(&environment).map(|state| state.join("agents.json")),
             excluded: Vec::new(),
             workspaces: KnownWorkspaces::default(),
-            inherited: surroundings,
+            inherited: environment,
         }
     }
 
     pub fn supervisor(&self) -> Result<Supervisor, ProviderError> {
         match &self.config.supervisor {
             SupervisorProgram::At(program) => Ok(Supervisor::at(program)),
-            SupervisorProgram::Auto if WILL_ANSWER.load(Ordering::Relaxed) => Ok(Supervisor::this_program()?),
+            SupervisorProgram::Auto if SUPERVISES_ITSELF.load(Ordering::Relaxed) => {
+                Ok(Supervisor::this_program()?)
+            }
             SupervisorProgram::Auto => Supervisor::beside_this_program().or_else(|error| {
-                let surroundings = self.config.surroundings();
-                let path = surroundings.get("PATH").map_or("", String::as_str);
+                let environment = self.config.resolve_environment();
+                let path = environment.get("PATH").map_or("", String::as_str);
                 doctor::find_in_path(Supervisor::EXECUTABLE, path)
                     .map(Supervisor::at)
                     .ok_or_else(|| error.into())
@@ -101,8 +105,8 @@ impl Operator {
         }
     }
 
-    pub fn records(&self) -> Records {
-        Records::of(&self.config, &self.config.surroundings())
+    pub fn records(&self) -> SessionRecords {
+        SessionRecords::new(&self.config, &self.config.resolve_environment())
     }
 
     /// Converts a request to a call.
@@ -123,7 +127,7 @@ impl Operator {
             policy: config.policy.clone(),
             ..self.plain_call(context.to_prompt_string(), self.working_dir()?, context.model.as_ref())
         };
-        Ok(self.relay(spec))
+        Ok(self.sequence(spec))
     }
 
     /// Converts a message of a session to a call.
@@ -131,7 +135,7 @@ impl Operator {
         &self,
         session: &Session,
         text: &str,
-        surroundings: &BTreeMap<String, String>,
+        environment: &BTreeMap<String, String>,
     ) -> Result<RunSequence, ProviderError> {
         let agent = session.agent();
         let mut spec = CallSpec {
@@ -140,8 +144,8 @@ impl Operator {
             ..self.plain_call(text.to_owned(), session.workspace().to_owned(), agent.model.as_ref())
         };
         confine::check(self.kind, &agent.access)?;
-        confine::apply(agent, surroundings, &mut spec)?;
-        Ok(self.relay(spec))
+        confine::apply(agent, environment, &mut spec)?;
+        Ok(self.sequence(spec))
     }
 
     fn plain_call(&self, prompt: String, cwd: PathBuf, model: Option<&String>) -> CallSpec {
@@ -153,26 +157,28 @@ impl Operator {
         }
     }
 
-    fn relay(&self, spec: CallSpec) -> RunSequence {
-        let relay = RunSequence::new(spec, self.config.max_resume_attempts);
+    fn sequence(&self, spec: CallSpec) -> RunSequence {
+        let sequence = RunSequence::new(spec, self.config.max_resume_attempts);
         match self.config.turns_per_run(self.kind) {
-            Some(turns) => relay.with_turns_per_run(turns),
-            None => relay,
+            Some(turns) => sequence.with_turns_per_run(turns),
+            None => sequence,
         }
     }
 
     /// Checks that no link in an earlier workspace leads a directory out of it.
-    pub fn check_links(&self, folder: &Path) -> Result<(), ProviderError> {
-        let folder = std::path::absolute(folder)
-            .map_err(|source| ProviderError::folder("cannot work in", folder, source))?;
-        let checked = self.lookup(self.config.surroundings()).check_links(&folder);
+    pub fn check_links(&self, directory: &Path) -> Result<(), ProviderError> {
+        let directory = std::path::absolute(directory)
+            .map_err(|source| ProviderError::directory("cannot work in", directory, source))?;
+        let checked = self.lookup(self.config.resolve_environment()).check_links(&directory);
         checked.map_err(|error| ProviderError::environment(error.to_string(), error.hint()))
     }
 
     fn working_dir(&self) -> Result<PathBuf, ProviderError> {
-        let folder = self.config.working_dir.clone().unwrap_or_else(|| PathBuf::from("."));
-        self.check_links(&folder)?;
-        folder.canonicalize().map_err(|source| ProviderError::folder("cannot work in", &folder, source))
+        let directory = self.config.working_dir.clone().unwrap_or_else(|| PathBuf::from("."));
+        self.check_links(&directory)?;
+        directory
+            .canonicalize()
+            .map_err(|source| ProviderError::directory("cannot work in", &directory, source))
     }
 
     /// Returns the policy of a session's agent.
@@ -182,32 +188,35 @@ impl Operator {
 
     /// Checks whether an agent can run in a workspace as requested: by a trial launch and, if it is confined, by the sandbox
     /// self-test.
-    pub async fn rehearse(&self, agent: &AgentSpec, workspace: &Path) -> Result<(), ProviderError> {
-        let surroundings = self.config.surroundings();
-        let search_path = surroundings.get("PATH").cloned().unwrap_or_default();
+    pub async fn check_launch(&self, agent: &AgentSpec, workspace: &Path) -> Result<(), ProviderError> {
+        let environment = self.config.resolve_environment();
+        let search_path = environment.get("PATH").cloned().unwrap_or_default();
         let session = Session::new(self.name, agent.clone(), workspace.to_owned());
-        let relay = self.message(&session, "?", &surroundings)?;
-        let check = self.look_up(surroundings.clone(), &[workspace.to_owned()]).await?;
-        let mut folder = SpoolFolder::make(&self.config, &surroundings)?;
-        let spool = folder.next();
-        let setup =
-            self.setup(relay.spec(), Site { check, surroundings, agent: Some(agent), spool: &spool })?;
-        let Policy::Confined(confinement) = agents::launch(relay.spec(), &setup)?.plan.policy else {
+        let sequence = self.message(&session, "?", &environment)?;
+        let check = self.look_up(environment.clone(), &[workspace.to_owned()]).await?;
+        let mut directory = RequestDirectory::create(&self.config, &environment)?;
+        let spool = directory.next();
+        let setup = self.setup(
+            sequence.spec(),
+            LaunchContext { check, environment, agent: Some(agent), spool: &spool },
+        )?;
+        let Policy::Confined(confinement) = agents::launch(sequence.spec(), &setup)?.plan.policy else {
             return Ok(());
         };
         let supervisor = self.supervisor()?;
         let scratch = confinement.proofs.clone().unwrap_or_else(|| spool.directory().to_owned());
-        let proven = aside(move || supervisor.prove(&confinement, &scratch, &search_path).map(drop)).await?;
+        let proven =
+            run_blocking(move || supervisor.prove(&confinement, &scratch, &search_path).map(drop)).await?;
         proven.map_err(|error| ProviderError::NeedsSandbox { agent: self.kind, missing: error.to_string() })
     }
 
     /// Collects the inputs of a launch besides the call.
-    pub fn setup(&self, spec: &CallSpec, site: Site<'_>) -> Result<LaunchSetup, ProviderError> {
-        let Site { check, surroundings, agent, spool } = site;
+    pub fn setup(&self, spec: &CallSpec, context: LaunchContext<'_>) -> Result<LaunchSetup, ProviderError> {
+        let LaunchContext { check, environment, agent, spool } = context;
         // A missing program was rejected before.
         let program = check.program.unwrap_or_default();
-        let mut inherited = surroundings;
-        let premises = self.premises(spec, agent, &program, &mut inherited, spool)?;
+        let mut inherited = environment;
+        let host = self.host_config(spec, agent, &program, &mut inherited, spool)?;
         Ok(LaunchSetup {
             program,
             version: check.version,
@@ -219,12 +228,12 @@ impl Operator {
             private_directory: spool.private(),
             tool_timeout: None,
             new_session: uuid::Uuid::new_v4().into(),
-            host: premises,
+            host,
         })
     }
 
-    /// Returns the directories that a confined agent must not see, and the programs that it needs.
-    fn premises(
+    /// Returns the directories that a confined agent must not see and the programs that it needs.
+    fn host_config(
         &self,
         spec: &CallSpec,
         agent: Option<&AgentSpec>,
@@ -239,39 +248,41 @@ impl Operator {
         let file_tools = match agent.map(|agent| &agent.access) {
             Some(Access::FilesByShell(verbs)) if !verbs.is_empty() => {
                 let found = found?;
-                confine::lead_to(&found, &spec.cwd, inherited)?;
+                confine::prepend_to_path(&found, &spec.cwd, inherited)?;
                 Some(found)
             }
             // A launch that needs it reports its absence.
             _ => found.ok(),
         };
-        let home = folder_of(inherited, "HOME");
+        let home = directory_variable(inherited, "HOME");
         let needed = [Some(spec.cwd.as_path()), Some(program), home.as_deref(), file_tools.as_deref()];
         let needed: Vec<&Path> = needed.into_iter().flatten().collect();
         let spools = spool.directory().ancestors().nth(2).unwrap_or(Path::new("/"));
         Ok(HostConfig {
             file_tools: file_tools.clone(),
-            ..premises::of(&self.config, inherited, spools, &needed)
+            ..host_config::for_request(&self.config, inherited, spools, &needed)
         })
     }
 }
 
-/// The context of a run.
-pub(crate) struct Site<'a> {
+/// The inputs of a launch besides its call.
+pub(crate) struct LaunchContext<'a> {
     /// The agent's program.
     pub check: AgentCheck,
     /// The environment from which its variables are selected.
-    pub surroundings: BTreeMap<String, String>,
+    pub environment: BTreeMap<String, String>,
     /// The spec of a session's agent.
     pub agent: Option<&'a AgentSpec>,
     /// The spool of the run.
     pub spool: &'a Spool,
 }
 
-/// Runs blocking work on another thread.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ProviderError> {
+/// Runs blocking work on a thread of the blocking pool.
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ProviderError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| ProviderError::Environment {
-        problem: "the look at the machine was broken off".to_owned(),
+        problem: "the check of the environment was aborted".to_owned(),
         remedy: "try again".to_owned(),
         source: Some(error.into()),
     })
@@ -282,12 +293,12 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn operator(kind: AgentKind, config: ProviderConfig) -> Operator {
-        Operator { kind, name: "x", config: ProviderConfig { working_dir: Some("/tmp".into()), ..config } }
+    fn backend(kind: AgentKind, config: ProviderConfig) -> CliBackend {
+        CliBackend { kind, name: "x", config: ProviderConfig { working_dir: Some("/tmp".into()), ..config } }
     }
 
     fn spec(config: ProviderConfig, context: &Context) -> CallSpec {
-        operator(AgentKind::Claude, config).call(context).unwrap().spec().clone()
+        backend(AgentKind::Claude, config).call(context).unwrap().spec().clone()
     }
 
     #[test]
@@ -305,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_request_says_wins_over_the_provider() {
+    fn request_options_override_provider_settings() {
         let config = ProviderConfig {
             model: Some("opus".to_owned()),
             allowed_tools: vec!["Read".to_owned()],
@@ -330,18 +341,18 @@ mod tests {
 
     #[test]
     fn session_message_uses_its_workspace_and_model() {
-        let operator = operator(AgentKind::Claude, ProviderConfig::default());
+        let backend = backend(AgentKind::Claude, ProviderConfig::default());
         let agent = AgentSpec {
             model: Some("sonnet".to_owned()),
             file_tools: Some("/bin/true".into()),
             ..AgentSpec::new("Be brief.")
         };
         let session = Session::new("x", agent, "/ws".into());
-        let first = operator.message(&session, "Hi.", &BTreeMap::new()).unwrap().spec().clone();
+        let first = backend.message(&session, "Hi.", &BTreeMap::new()).unwrap().spec().clone();
         assert_eq!((first.cwd.to_str(), first.model.as_deref()), (Some("/ws"), Some("sonnet")));
         assert_eq!(first.session, SessionChoice::New);
-        session.speaks_as(&"abc".parse().unwrap());
-        let second = operator.message(&session, "Go on.", &BTreeMap::new()).unwrap().spec().clone();
+        session.set_id(&"abc".parse().unwrap());
+        let second = backend.message(&session, "Go on.", &BTreeMap::new()).unwrap().spec().clone();
         assert_eq!(second.session, SessionChoice::Resume("abc".parse().unwrap()));
         assert_eq!(second.system_prompt.as_deref(), Some("Be brief."), "it is not kept by the agent");
         assert_eq!(second.available_tools, Some(vec![]), "every message is as confined as the first");
@@ -350,7 +361,7 @@ mod tests {
     #[test]
     fn missing_supervisor_is_reported_with_a_hint() {
         let nowhere = ProviderConfig { environment: Some(BTreeMap::new()), ..ProviderConfig::default() };
-        let error = operator(AgentKind::Claude, nowhere).supervisor().unwrap_err();
+        let error = backend(AgentKind::Claude, nowhere).supervisor().unwrap_err();
         assert!(error.to_string().starts_with("there is no supervisor at `"), "{error}");
         assert!(error.hint().contains("provider::run_if_asked()"), "{}", error.hint());
     }
@@ -364,14 +375,14 @@ mod tests {
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let path = BTreeMap::from([("PATH".to_owned(), bin.path().to_str().unwrap().to_owned())]);
         let config = ProviderConfig { environment: Some(path), ..ProviderConfig::default() };
-        assert!(operator(AgentKind::Claude, config).supervisor().is_ok());
+        assert!(backend(AgentKind::Claude, config).supervisor().is_ok());
     }
 
     #[test]
-    fn a_working_folder_that_is_not_there_is_told() {
+    fn missing_working_directory_is_reported() {
         let config = ProviderConfig { working_dir: Some("/nowhere".into()), ..ProviderConfig::default() };
-        let operator = Operator { kind: AgentKind::Claude, name: "x", config };
-        let error = operator.call(&Context::new("Hello.")).unwrap_err();
+        let backend = CliBackend { kind: AgentKind::Claude, name: "x", config };
+        let error = backend.call(&Context::new("Hello.")).unwrap_err();
         assert_eq!(error.to_string(), "cannot work in `/nowhere`");
     }
 }
