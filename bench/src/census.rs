@@ -92,7 +92,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_marked_process_is_found_until_it_is_swept_away() {
+    fn marked_process_is_found_until_killed() {
         let mark = Mark::new(1);
         let mut child = Command::new("sleep").arg("60").env(VARIABLE, mark.text()).spawn().unwrap();
         // Its environment can be read a moment after it was started.

@@ -55,13 +55,13 @@ impl BenchHost {
         let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client});
         let id = self.send("initialize", &params)?;
         self.answer_to(id)?;
-        self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+        self.send_message(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
     }
 
     /// Asks without waiting for the answer; its id.
     pub fn send(&mut self, method: &str, params: &Value) -> Result<u64, Failure> {
         self.asked += 1;
-        self.say(&json!({"jsonrpc": "2.0", "id": self.asked, "method": method, "params": params}))?;
+        self.send_message(&json!({"jsonrpc": "2.0", "id": self.asked, "method": method, "params": params}))?;
         Ok(self.asked)
     }
 
@@ -71,7 +71,7 @@ impl BenchHost {
             let mut message = self.hear()?;
             if message["id"] == id && message.get("method").is_none() {
                 return match message.get("error") {
-                    Some(error) => Err(format!("the server refused: {error}").into()),
+                    Some(error) => Err(format!("the server returned an error: {error}").into()),
                     None => Ok(message["result"].take()),
                 };
             }
@@ -81,7 +81,7 @@ impl BenchHost {
     /// Returns the next message.
     pub fn hear(&mut self) -> Result<Value, Failure> {
         let give_up_at = self.give_up_at;
-        let output = self.output.as_mut().ok_or("nobody listens to the server any more")?;
+        let output = self.output.as_mut().ok_or("the reader of the server has stopped")?;
         let mut line = Vec::new();
         while !line.ends_with(b"\n") {
             if output.buffer().is_empty() {
@@ -89,7 +89,7 @@ impl BenchHost {
             }
             let available = output.fill_buf()?;
             if available.is_empty() {
-                return Err("the server has closed its end".into());
+                return Err("the server closed its stdout".into());
             }
             let taken = available.iter().position(|byte| *byte == b'\n').map_or(available.len(), |at| at + 1);
             line.extend_from_slice(&available[..taken]);
@@ -118,8 +118,8 @@ impl BenchHost {
         Ok(())
     }
 
-    /// Says something that is no request.
-    pub fn say(&mut self, message: &Value) -> Result<(), Failure> {
+    /// Sends a JSON-RPC message, for example a notification.
+    pub fn send_message(&mut self, message: &Value) -> Result<(), Failure> {
         let input = self.input.as_mut().ok_or("the server has no stdin")?;
         Ok(input.write_all(format!("{message}\n").as_bytes())?)
     }
@@ -141,7 +141,7 @@ pub struct Silence;
 
 impl fmt::Display for Silence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the server has not answered in time")
+        f.write_str("the server did not answer in time")
     }
 }
 

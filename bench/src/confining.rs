@@ -33,11 +33,11 @@ impl ConfiningScale {
     /// Describes the method for the reader of the table.
     pub fn method(&self) -> String {
         format!(
-            "- rounds: {}, in each of which the three take turns with {} runs each; shown are median (least–greatest)\n\
+            "- rounds: {}, in each of which the three alternate with {} runs each; median (min–max)\n\
              - a run: `rehearsal --as plain` with a short prompt under the supervisor, from the start to its report\n\
              - baseline: the same without a policy\n\
-             - the processor's time is that of all processes of a run and of the one who waits for it: it says the same on a busy machine\n\
-             - the sandbox was proven before; what that costs once is a row of its own",
+             - CPU time covers all processes of a run and the waiting process; it is comparable on a busy machine\n\
+             - the sandbox self-test ran before; its cost is a separate row",
             self.rounds, self.runs
         )
     }
@@ -78,7 +78,7 @@ pub async fn measure(
     let mut rows = rows("bubblewrap, Landlock and seccomp", &without, &namespaces, 25.0);
     rows.extend(self::rows("Landlock and seccomp alone", &without, &rules, 3.0));
     rows.push(Row {
-        what: "one run that proves its sandbox first".to_owned(),
+        what: "one run with sandbox self-test".to_owned(),
         unit: Unit::Milliseconds,
         baseline: None,
         ours: Spread::of([milliseconds(proof.wall)]),
@@ -159,7 +159,7 @@ impl Scene {
             let confined = matches!(report.sandbox, Some(SandboxReport::Confined(_)));
             // A run that failed fast, or was not confined, must not pass for a fast one.
             if report.output_bytes == 0 || confined != (plan.policy != Policy::Off) {
-                return Err(format!("a run ended otherwise than expected: {report:?}").into());
+                return Err(format!("unexpected end of a run: {report:?}").into());
             }
         }
         Ok(meter.stop()? / runs)

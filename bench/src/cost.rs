@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cpu_of_a_child_counts_once_it_was_waited_for() {
+    fn child_cpu_time_counts_after_wait() {
         let meter = Meter::start().unwrap();
         let loops = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
         let status = std::process::Command::new("/bin/sh").args(["-c", loops]).status().unwrap();

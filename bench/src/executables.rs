@@ -31,7 +31,7 @@ impl Executables {
     /// Finds them in the directory of the running program.
     pub fn beside_this_program() -> Result<Self, Failure> {
         let this = env::current_exe()?;
-        let folder = this.parent().ok_or("this program is in no folder")?.to_owned();
+        let folder = this.parent().ok_or("cannot determine the directory of this program")?.to_owned();
         Ok(Self {
             supervisor: built(folder.join("switchboard-supervisor"))?,
             rehearsal: built(folder.join("rehearsal"))?,

@@ -16,8 +16,8 @@ const PATHS: [(&str, &str, u32); 6] = [
     ("parse-claude", "a claude session with a tool call, bytes to events", 100),
     ("parse-codex", "a codex session with a tool call, bytes to events", 100),
     ("parse-gemini", "a gemini session with a tool call, bytes to events", 100),
-    ("framing", "the claude session in pieces of 64 bytes", 100),
-    ("store-cycle", "place, claim and finish on SQLite in memory", 100),
+    ("framing", "the claude session in 64-byte chunks", 100),
+    ("store-cycle", "submit, claim and finish on SQLite in memory", 100),
     ("mcp-call", "a `tools/call` read, its answer of 1 kB written", 100),
 ];
 
@@ -31,7 +31,7 @@ pub fn missing() -> Option<&'static str> {
     let found =
         Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     (!found.is_ok_and(|status| status.success()))
-        .then_some("valgrind is not there; `scripts/valgrind` installs it")
+        .then_some("valgrind is not installed; run `scripts/valgrind`")
 }
 
 /// Counts all paths and returns the table of changes. With `keep`, they become the baseline.
@@ -41,7 +41,7 @@ pub fn table(executables: &Executables, work: &Path, keep: bool) -> Result<Strin
     let baseline = baselines.entry(BUILD.to_owned()).or_default();
     let mut counts = Counts::new();
     let mut table =
-        "| hot path | one of it | instructions | baseline | change |\n| --- | --- | --- | --- | --- |\n"
+        "| hot path | operation | instructions | baseline | change |\n| --- | --- | --- | --- | --- |\n"
             .to_owned();
     for (name, what, times) in PATHS {
         let [once, often] = [1, 1 + times].map(|times| count(&program, name, times, work));
@@ -99,9 +99,9 @@ fn read() -> Result<BTreeMap<String, Counts>, Failure> {
 }
 
 fn write(baselines: &BTreeMap<String, Counts>) -> Result<(), Failure> {
-    let head = "# Instructions of one of each hot path, by the way of building. Committed by `bench instructions --keep`.\n";
+    let head = "# Instructions per operation of each hot path, by build profile. Committed by `bench instructions --keep`.\n";
     let text: String = iter::once(head.to_owned()).chain(iter::once(toml::to_string(baselines)?)).collect();
-    fs::create_dir_all(file().parent().ok_or("the baselines are in no folder")?)?;
+    fs::create_dir_all(file().parent().ok_or("cannot determine the directory of the baselines")?)?;
     Ok(fs::write(file(), text)?)
 }
 
@@ -110,14 +110,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_against_the_baseline_if_there_is_one() {
+    fn change_is_relative_to_the_baseline() {
         assert_eq!(compared(Some(1000), 1050), ("1000".to_owned(), "+5.0 %".to_owned()));
         assert_eq!(compared(Some(1000), 990).1, "-1.0 %");
         assert_eq!(compared(None, 5).1, "new");
     }
 
     #[test]
-    fn the_total_of_a_profile_is_found() {
+    fn profile_total_is_parsed() {
         assert_eq!(total("version: 1\nsummary: 17\nfn=(1)\n1 2\ntotals: 42\n"), Some(42));
         assert_eq!(total("version: 1\n"), None);
     }

@@ -56,10 +56,10 @@ impl LibraryScale {
     pub fn method(&self) -> String {
         let Self { rounds, megabytes, jobs } = self;
         format!(
-            "- rounds: {rounds}, in each of which plain and ours take turns; shown are median (least–greatest)\n\
-             - reading: {megabytes} MB of a recorded session, over and over, in pieces of 64 KiB; plainly: each line as a `serde_json::Value`\n\
-             - keeping: {jobs} times place, claim and finish, one after the other, in a file with write-ahead log and a sync for each commit;\n  \
-             plainly: an insert and two updates of a row by `rusqlite`, each a transaction. Of ours the claim has no sync of its own"
+            "- rounds: {rounds}, in each of which plain and ours alternate; median (min–max)\n\
+             - reading: {megabytes} MB of a recorded session, repeatedly, in chunks of 64 KiB; plain: each line as a `serde_json::Value`\n\
+             - storing: {jobs} times submit, claim and finish, one after the other, in a file with write-ahead log and a sync for each commit;\n  \
+             plain: an insert and two updates of a row with `rusqlite`, each a transaction. Our claim has no sync of its own"
         )
     }
 }
@@ -96,7 +96,7 @@ pub async fn measure(
         ours.push(keep(&store, scale.jobs).await?);
     }
     rows.push(Row {
-        what: "place, claim and finish a job".to_owned(),
+        what: "submit, claim and finish a job".to_owned(),
         unit: Unit::Milliseconds,
         baseline: Some(Baseline::of("`rusqlite`", &plain, &ours)),
         ours: Spread::of(ours),
@@ -147,8 +147,7 @@ async fn keep(store: &Store, jobs: u32) -> Result<f64, Failure> {
             agents: vec![Capacity { agent: AgentKind::Rehearsal, at_once: 4 }],
             lease: Duration::from_secs(30),
         };
-        let claim =
-            store.claim(request).await?.and_then(|job| job.claim()).ok_or("there is nothing to claim")?;
+        let claim = store.claim(request).await?.and_then(|job| job.claim()).ok_or("no job to claim")?;
         store.finish(&claim, JobEnd::cancelled()).await?;
     }
     Ok(began.elapsed().as_secs_f64() * 1e3 / f64::from(jobs))

@@ -64,7 +64,7 @@ impl fmt::Display for BenchMachine {
         writeln!(f, "- processor: {processor}, {cores} cores")?;
         writeln!(f, "- memory: {} MiB", memory_kib / 1024)?;
         writeln!(f, "- kernel: Linux {kernel}")?;
-        writeln!(f, "- file system of the work folder: {file_system}")?;
+        writeln!(f, "- file system of the work directory: {file_system}")?;
         writeln!(f, "- load before: {load_before}")?;
         writeln!(f, "- build: {build}")
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_on_the_innermost_mount_above_it() {
+    fn path_belongs_to_its_innermost_mount() {
         let mountinfo = "22 1 254:0 / / rw shared:1 - ext4 /dev/vda rw\n\
                          30 22 0:25 / /tmp rw - tmpfs tmpfs rw\n\
                          31 22 0:26 / /tmp/my\\040disk rw - btrfs /dev/vdb rw";
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_found_by_its_whole_name() {
+    fn field_is_matched_by_its_full_name() {
         let text = "model\t\t: 85\nmodel name\t: Some CPU\n";
         assert_eq!(field(text, "model name").as_deref(), Some("Some CPU"));
     }

@@ -8,11 +8,10 @@ mod census;
 mod client;
 mod confining;
 mod cost;
-mod dice;
 mod executables;
 mod faults;
 mod filing;
-mod house;
+mod installation;
 mod instructions;
 mod interruption;
 mod library;
@@ -22,6 +21,7 @@ mod paging;
 mod peers;
 mod plot;
 mod process;
+mod random;
 mod recovering;
 mod report;
 mod scale;
@@ -198,7 +198,7 @@ fn main() -> ExitCode {
 
 fn measure_supervising(options: &Options) -> Result<(), Failure> {
     let scale = if options.common.quick { SupervisingScale::QUICK } else { SupervisingScale::FULL };
-    let page = Page { title: "What the supervisor costs", file: "supervisor.md", method: scale.method() };
+    let page = Page { title: "Supervisor overhead", file: "supervisor.md", method: scale.method() };
     page.fill(&options.common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -211,14 +211,13 @@ fn measure_supervising(options: &Options) -> Result<(), Failure> {
 fn measure_filing(common: &Common) -> Result<(), Failure> {
     let scale = if common.quick { filing::FilingScale::QUICK } else { filing::FilingScale::FULL };
     let searcher = filing::Searcher::find();
-    let page =
-        Page { title: "What file-tools costs", file: "file-tools.md", method: scale.method(&searcher) };
+    let page = Page { title: "file-tools overhead", file: "file-tools.md", method: scale.method(&searcher) };
     page.fill(common, |executables, folder| filing::measure(executables, folder, &scale, &searcher))
 }
 
 fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
     let scale = if options.common.quick { serving::ServingScale::QUICK } else { serving::ServingScale::FULL };
-    let page = Page { title: "What a call costs", file: "serving.md", method: scale.method() };
+    let page = Page { title: "Call overhead", file: "serving.md", method: scale.method() };
     let mut plots = Vec::new();
     page.fill(&options.common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -239,7 +238,7 @@ fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
 
 fn measure_library(common: &Common) -> Result<(), Failure> {
     let scale = if common.quick { library::LibraryScale::QUICK } else { library::LibraryScale::FULL };
-    let page = Page { title: "What the libraries cost", file: "library.md", method: scale.method() };
+    let page = Page { title: "Library overhead", file: "library.md", method: scale.method() };
     page.fill(common, |_, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -251,7 +250,7 @@ fn measure_library(common: &Common) -> Result<(), Failure> {
 
 fn measure_paging(common: &Common) -> Result<(), Failure> {
     let scale = if common.quick { paging::PagingScale::QUICK } else { paging::PagingScale::FULL };
-    let page = Page { title: "What the web page costs", file: "page.md", method: scale.method() };
+    let page = Page { title: "Dashboard overhead", file: "page.md", method: scale.method() };
     page.fill(common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -264,7 +263,7 @@ fn measure_paging(common: &Common) -> Result<(), Failure> {
 fn measure_recovering(common: &Common) -> Result<(), Failure> {
     let scale =
         if common.quick { recovering::RecoveringScale::QUICK } else { recovering::RecoveringScale::FULL };
-    let page = Page { title: "What a recovery costs", file: "recover.md", method: scale.method() };
+    let page = Page { title: "Recovery time", file: "recover.md", method: scale.method() };
     page.fill(common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(recovering::measure(executables, folder, &scale))
@@ -282,7 +281,11 @@ fn try_faults(options: &FaultOptions) -> Result<(), Failure> {
         only: options.only,
         server: options.server.clone(),
     };
-    let page = Page { title: "What becomes of a call", file: "faults.md", method: faults::method(&scale) };
+    let page = Page {
+        title: "Call outcomes under injected faults",
+        file: "faults.md",
+        method: faults::method(&scale),
+    };
     let mut broken = Vec::new();
     page.write(&options.common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -294,7 +297,7 @@ fn try_faults(options: &FaultOptions) -> Result<(), Failure> {
     if broken.is_empty() {
         Ok(())
     } else {
-        Err(format!("a promise was broken: {}", broken.join("; ")).into())
+        Err(format!("a guarantee was violated: {}", broken.join("; ")).into())
     }
 }
 
@@ -303,7 +306,7 @@ fn soak_for_long(options: &SoakOptions) -> Result<(), Failure> {
     let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
     let scale = soak::SoakScale { time: Duration::from_secs(seconds), seed };
     output::progress(&format!("soaking for {seconds} s, seed {seed}"));
-    let page = Page { title: "A long run of faults", file: "soak.md", method: soak::method(&scale) };
+    let page = Page { title: "Soak test", file: "soak.md", method: soak::method(&scale) };
     let mut violations = 0;
     page.write(&options.common, |executables, folder| {
         let soaked = soak::soak(executables, folder, scale)?;
@@ -312,7 +315,7 @@ fn soak_for_long(options: &SoakOptions) -> Result<(), Failure> {
     })?;
     match violations {
         0 => Ok(()),
-        count => Err(format!("{count} things were that must not be (see above); the seed was {seed}").into()),
+        count => Err(format!("{count} violations (see above); the seed was {seed}").into()),
     }
 }
 
@@ -392,7 +395,7 @@ impl Page {
 
 fn measure_confining(common: &Common) -> Result<(), Failure> {
     let scale = if common.quick { confining::ConfiningScale::QUICK } else { confining::ConfiningScale::FULL };
-    let page = Page { title: "What a sandbox costs", file: "sandbox.md", method: scale.method() };
+    let page = Page { title: "Sandbox overhead", file: "sandbox.md", method: scale.method() };
     page.fill(common, |executables, folder| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -417,12 +420,12 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_definition_is_valid() {
         CommandLine::command().debug_assert();
     }
 
     #[test]
-    fn quick_figures_cannot_be_saved_over_real_ones() {
+    fn quick_run_cannot_be_saved() {
         let refused = CommandLine::try_parse_from(["bench", "supervisor", "--quick", "--save"]).unwrap_err();
         assert_eq!(refused.kind(), clap::error::ErrorKind::ArgumentConflict);
     }

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_series_is_a_line_and_a_name_in_the_legend() {
+    fn every_series_has_a_line_and_a_legend_entry() {
         let line = |name: &str| Series { name: name.to_owned(), points: vec![(1.0, 2.0), (10.0, 3.0)] };
         let plot = Plot {
             title: "a < b",
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_drawn_higher_and_further_right() {
+    fn larger_values_are_drawn_higher_and_further_right() {
         let across = Axis::over([1.0, 100.0].into_iter(), true, 0.0, 200.0);
         assert!((across.place(10.0) - 100.0).abs() < 1e-6);
         let up = Axis::over([0.0, 5.0].into_iter(), false, 300.0, 0.0);

@@ -67,14 +67,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_counts_in_kibibytes() {
+    fn proc_status_is_parsed_in_kibibytes() {
         let status = "Name:\tcat\nVmPeak:\t 9000 kB\nVmHWM:\t    2500 kB\nVmRSS:\t 1000 kB\n";
         assert_eq!(megabytes(status, "VmHWM:"), Some(2.56));
         assert_eq!(megabytes("Name:\tcat\nState:\tZ (zombie)\n", "VmHWM:"), None);
     }
 
     #[test]
-    fn the_time_of_children_counts_whatever_the_name_is() {
+    fn child_time_is_parsed_for_any_program_name() {
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 100 200 0 0 1 20 300 4000 20 0 1 0 12345";
         assert_eq!((ticks(stat), parent(stat)), (Some(4321), Some(1)));
     }

@@ -33,8 +33,8 @@ impl RecoveringScale {
     pub fn method(&self) -> String {
         let Self { jobs, rounds } = self;
         format!(
-            "- {jobs} job directories with records of about 9 kB, and no database; median (least–greatest) of {rounds} rounds, warm cache\n\
-             - baseline: every `record.json` is read, and nothing is done with it\n\
+            "- {jobs} job directories with records of about 9 kB, and no database; median (min–max) of {rounds} rounds, warm cache\n\
+             - baseline: every `record.json` is read and not processed\n\
              - memory: the peak resident memory of `switchboard recover`"
         )
     }
@@ -47,7 +47,7 @@ pub async fn measure(
     scale: &RecoveringScale,
 ) -> Result<Vec<Row>, Failure> {
     let home = work.canonicalize()?.join("home");
-    output::progress(&format!("making {} job directories", scale.jobs));
+    output::progress(&format!("creating {} job directories", scale.jobs));
     paging::fill(&home, scale.jobs, 30).await?;
     let records = write_records(&home.join("state")).await?;
     let (mut plain, mut ours, mut peaks) = (Vec::new(), Vec::new(), Vec::new());
@@ -87,7 +87,7 @@ async fn write_records(state: &Path) -> Result<Vec<PathBuf>, Failure> {
     loop {
         let listed = store.list(&JobFilter::default(), page).await?;
         for line in listed.jobs {
-            let mut job = store.get(line.id).await?.ok_or("a listed job is not there")?;
+            let mut job = store.get(line.id).await?.ok_or("a listed job is missing")?;
             job.metadata = Some(serde_json::to_string(&"x".repeat(REPORT_BYTES))?);
             let directory = state.join("jobs").join(job.id.to_string());
             fs::create_dir_all(directory.join("runs"))?;

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_compares_round_by_round() {
+    fn ratio_compares_round_by_round() {
         let row = row(&[100.0, 200.0, 400.0], &[90.0, 100.0, 400.0], Target::RatioAtLeast(0.8));
         assert_eq!(
             row.to_string(),
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_target_is_told() {
+    fn missed_target_is_marked() {
         let row = row(&[100.0], &[50.0], Target::RatioAtLeast(0.8));
         assert!(row.to_string().ends_with("≥ 0.8 ×: missed |"), "{row}");
     }
 
     #[test]
-    fn a_figure_without_a_sample_meets_nothing() {
+    fn metric_without_samples_meets_no_target() {
         let row = row(&[], &[], Target::Below(6.0));
         assert!(row.to_string().ends_with("| no sample | – | < 6 MB/s: not measured |"), "{row}");
     }

@@ -44,19 +44,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+    fn median_of_even_count_is_the_mean_of_the_middle() {
         let spread = Spread::of([4.0, 1.0, 3.0, 2.0]).unwrap();
         assert_eq!(format!("{spread:.1}"), "2.5 (1.0–4.0)");
     }
 
     #[test]
-    fn one_slow_round_does_not_move_the_median() {
+    fn median_ignores_one_slow_round() {
         let spread = Spread::of([1.0, 90.0, 1.2, 1.1, 1.3]).unwrap();
         assert_eq!(format!("{spread:.1}"), "1.2 (1.0–90.0)");
     }
 
     #[test]
-    fn no_samples_have_no_middle() {
+    fn median_of_no_samples_is_none() {
         assert_eq!(Spread::of([]), None);
     }
 }

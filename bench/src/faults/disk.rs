@@ -19,7 +19,7 @@ impl SmallDisk {
             .status();
         match mounted {
             Ok(status) if status.success() => Ok(Self(folder.to_owned())),
-            _ => Err("skipped: no right to mount a small disk".into()),
+            _ => Err("skipped: no permission to mount a small disk".into()),
         }
     }
 }

@@ -69,20 +69,20 @@ impl InjectedFault {
     /// For the table.
     pub fn name(self) -> &'static str {
         match self {
-            Self::None => "nothing goes wrong",
-            Self::Failure => "the agent fails (exit 1) after some words",
+            Self::None => "no fault",
+            Self::Failure => "the agent fails (exit 1) after some output",
             Self::Timeout => "timeout: the agent hangs, with a child",
             Self::Cancel => "cancel: the host cancels, the agent has a child",
-            Self::ClientGone => "client gone, to be ended: the agent hangs, with a child",
-            Self::ClientBack => "client gone, to be finished: the agent answers 3 s later",
+            Self::ClientGone => "client gone, cancel on disconnect: the agent hangs, with a child",
+            Self::ClientBack => "client gone, job continues: the agent answers 3 s later",
             Self::ServerKilled => "daemon or server killed: the agent answers 3 s later, its child stays",
             Self::SupervisorKilled => "supervisor killed: the agent hangs, with a child",
             Self::Garbage => "garbage: bad JSON, bad UTF-8, NUL, an unknown event, then the answer",
             Self::Flood => "flood: much output, then the answer",
             Self::Line => "one very long line, then the answer",
-            Self::ClosedStdout => "closed stdout: the agent answers, closes it and lives on",
-            Self::IgnoredTerm => "ignored TERM: the agent and its child hang and ignore it",
-            Self::Setsid => "setsid grandchild that holds stdout; the agent answers and exits",
+            Self::ClosedStdout => "closed stdout: the agent answers, closes it and keeps running",
+            Self::IgnoredTerm => "ignored SIGTERM: the agent and its child hang and ignore it",
+            Self::Setsid => "setsid grandchild keeps stdout open; the agent answers and exits",
             Self::DiskFull => "disk full: 4 MB for the server, 6 MB of output, then the answer",
         }
     }

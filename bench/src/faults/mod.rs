@@ -68,7 +68,7 @@ pub async fn table(
             output::progress(&format!("{}: {}", server.name(), fault.name()));
             let cell = Trial::prepare(executables, *server, fault, work, number, scale.megabytes)
                 .and_then(|trial| trial.run())
-                .unwrap_or_else(|failure| Cell::NotTried(format!("not tried: {failure}")));
+                .unwrap_or_else(|failure| Cell::NotTried(format!("not run: {failure}")));
             output::progress(&format!("  {cell}"));
             write!(tried.table, " {cell} |")?;
             if *server == ServerUnderTest::Ours
@@ -92,7 +92,7 @@ fn there(server: ServerUnderTest, scale: &FaultsScale) -> Option<(ServerUnderTes
     }
     let Some((_, version)) = server.program() else {
         output::progress(&format!(
-            "left out: {} is not there; `scripts/peers-install` installs it",
+            "skipped: {} is not installed; run `scripts/peers-install`",
             server.name()
         ));
         return None;
@@ -109,19 +109,19 @@ fn head(servers: &[(ServerUnderTest, String)]) -> String {
 pub fn method(scale: &FaultsScale) -> String {
     let megabytes = scale.megabytes;
     format!(
-        "- a cell: what of the agent is still alive {settling} s after the call was over · whether the host was told what was the case ·\n  \
-         whether what the agent had said can be had, from the answer or from the server later\n\
-         - alive: found by a variable in `/proc/*/environ` that the agent's processes inherit; `(+ server)`: the process that the host had\n  \
-         started lives on without it\n\
-         - the agent: `rehearsal` under the name that the server looks for (claude, codex, gemini), in the format that the server asks for:\n  \
+        "- a cell: processes of the agent that are still alive {settling} s after the call ended · whether the host got a true result ·\n  \
+         whether the agent's output is available, in the result or later from the server\n\
+         - alive: found by a variable in `/proc/*/environ` that the agent's processes inherit; `(+ server)`: the process that the host\n  \
+         started keeps running without the host\n\
+         - the agent: `rehearsal` under the name that the server searches for (claude, codex, gemini), in the format that the server requests:\n  \
          claude's `stream-json` for switchboard, codex's JSON for PAL (`clink` with `cli_name: codex`), plain text for the others\n\
          - options, as each documents them: the time limit is {LIMIT} s (`timeout_ms`; `GEMINI_MCP_TIMEOUT`; `timeout_seconds` of PAL's client);\n  \
-         `GEMINI_MCP_BACKEND=gemini`; *client gone, to be ended* is `cancel_on_disconnect` of switchboard, and the one way of the others.\n  \
-         Who has no time limit is asked to end the agent that ignores TERM by a cancel\n\
-         - plain text has no mark for noise and none for the end, so there noise belongs to the answer, and the exit code says how it went\n\
-         - *cancel*: MCP wants no answer to a cancelled request; switchboard is asked for the job's state, the others have none to ask for\n\
-         - flood: {megabytes} MB, the long line {line} MB; an answer over 2 MB and memory over 150 MB are told\n\
-         - `ai-cli-mcp` is missing: its package was not to be had from the registry",
+         `GEMINI_MCP_BACKEND=gemini`; *client gone, cancel on disconnect* is `cancel_on_disconnect` of switchboard, and the only mode of the\n  \
+         others. A server without a time limit gets a cancellation for the agent that ignores SIGTERM\n\
+         - plain text marks neither noise nor the end: noise is part of the answer, and the exit code is the result\n\
+         - *cancel*: MCP expects no response to a cancelled request; switchboard is asked for the job's state, the others have none\n\
+         - flood: {megabytes} MB, the long line {line} MB; an answer over 2 MB and memory over 150 MB are reported\n\
+         - `ai-cli-mcp` is missing: its package is not available from the registry",
         settling = trial::SETTLING.as_secs(),
         line = megabytes / 2,
     )

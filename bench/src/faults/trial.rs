@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::census::{self, Mark};
 use crate::client::{BenchHost, Silence};
 use crate::executables::Executables;
-use crate::house::{House, is_there, quoted};
+use crate::installation::{Installation, is_there, quoted};
 use crate::process;
 use crate::{Failure, output};
 
@@ -41,7 +41,7 @@ pub struct Trial<'a> {
     work: PathBuf,
     megabytes: u32,
     /// Ours; its daemon ends with it.
-    house: Option<House>,
+    installation: Option<Installation>,
     // After the installation, whose files are on it.
     _disk: Option<SmallDisk>,
 }
@@ -68,7 +68,7 @@ impl<'a> Trial<'a> {
             mark: Mark::new(number),
             work: folder,
             megabytes,
-            house: None,
+            installation: None,
             _disk: disk,
         };
         let agent = trial.lay_down_agent()?;
@@ -79,7 +79,7 @@ impl<'a> Trial<'a> {
                 "cancel_on_disconnect = {with_host}\n[sandbox]\npolicy = \"off\"\n[programs]\nclaude = {}\n",
                 quoted(&agent)?
             );
-            trial.house = Some(House::furnish(executables, &home, &config)?);
+            trial.installation = Some(Installation::install(executables, &home, &config)?);
         }
         Ok(trial)
     }
@@ -132,14 +132,14 @@ impl<'a> Trial<'a> {
         let stays = self.mark.alive();
         self.mark.sweep();
         if !stays.is_empty() {
-            output::progress(&format!("  swept away: {} processes", stays.len()));
+            output::progress(&format!("  killed: {} processes", stays.len()));
         }
         judged.map(Cell::Judged)
     }
 
     fn call_and_judge(&self) -> Result<TrialVerdict, Failure> {
         let mut client = self.start()?;
-        let workspace = self.house.as_ref().map_or(self.work.as_path(), House::workspace);
+        let workspace = self.installation.as_ref().map_or(self.work.as_path(), Installation::workspace);
         let began = Instant::now();
         let request = client.send("tools/call", &self.server.call(self.fault, workspace))?;
         let deed = self.deed();
@@ -183,8 +183,8 @@ impl<'a> Trial<'a> {
     }
 
     fn start(&self) -> Result<BenchHost, Failure> {
-        if let Some(house) = &self.house {
-            return house.host();
+        if let Some(installation) = &self.installation {
+            return installation.host();
         }
         let (program, _) = self.server.program().ok_or("it is not installed")?;
         let (agents, home) = (self.work.join("agents"), self.work.join("server"));
@@ -206,9 +206,9 @@ impl<'a> Trial<'a> {
     }
 
     fn act(&self, deed: Deed, client: &mut BenchHost, request: u64) -> Result<(), Failure> {
-        match (deed, &self.house) {
+        match (deed, &self.installation) {
             (Deed::Wait, _) => Ok(()),
-            (Deed::Cancel, _) => client.say(&json!({
+            (Deed::Cancel, _) => client.send_message(&json!({
                 "jsonrpc": "2.0", "method": "notifications/cancelled",
                 "params": { "requestId": request, "reason": "no longer wanted" }
             })),
@@ -216,7 +216,7 @@ impl<'a> Trial<'a> {
                 client.hang_up();
                 Ok(())
             }
-            (Deed::KillServer, Some(house)) => end(house.daemon()?),
+            (Deed::KillServer, Some(installation)) => end(installation.daemon()?),
             (Deed::KillServer, None) => client.kill(),
             (Deed::KillSupervisor, _) => end(self.supervisor()?),
         }
@@ -239,8 +239,8 @@ impl<'a> Trial<'a> {
 
     /// Asks a new host for the outcome. No peer has a tool for that.
     fn can_be_had_later(&self) -> Result<bool, Failure> {
-        let Some(house) = &self.house else { return Ok(false) };
-        let (answer, printed) = later(house)?;
+        let Some(installation) = &self.installation else { return Ok(false) };
+        let (answer, printed) = later(installation)?;
         let word = self.last_word();
         // Text without a final newline counts, too: it was kept.
         Ok(answer.to_string().contains(&word)
@@ -258,15 +258,16 @@ impl<'a> Trial<'a> {
         Ok(match (heard, truth) {
             (Heard::Nobody, _) => ReplyTruth::Unasked,
             // A cancelled request gets no reply in MCP. Ours can still be queried.
-            (Heard::Silence | Heard::Said { is_error: true, .. }, Truth::Nothing) => match &self.house {
-                Some(house) if later(house)?.0["status"] == "cancelled" => ReplyTruth::True,
+            (Heard::Silence | Heard::Said { is_error: true, .. }, Truth::Nothing) => match &self.installation
+            {
+                Some(installation) if later(installation)?.0["status"] == "cancelled" => ReplyTruth::True,
                 Some(_) => ReplyTruth::False("the job is not cancelled"),
                 None => ReplyTruth::Unasked,
             },
             (Heard::Silence, _) => ReplyTruth::None(self.patience()),
             (Heard::Closed, _) => ReplyTruth::Closed,
             (Heard::Said { is_error: true, .. }, Truth::Failed | Truth::Either) => ReplyTruth::True,
-            (Heard::Said { is_error: true, .. }, Truth::Done) => ReplyTruth::False("says that it failed"),
+            (Heard::Said { is_error: true, .. }, Truth::Done) => ReplyTruth::False("reports a failure"),
             (Heard::Said { text, .. }, Truth::Done | Truth::Either) if text.contains(&self.done()) => {
                 if text.contains("stray words") { ReplyTruth::Noisy } else { ReplyTruth::True }
             }
@@ -274,14 +275,18 @@ impl<'a> Trial<'a> {
                 ReplyTruth::Cut
             }
             (Heard::Said { .. }, Truth::Done | Truth::Either) => {
-                ReplyTruth::False("success without the answer")
+                ReplyTruth::False("success without an answer")
             }
             (Heard::Said { .. }, Truth::Failed | Truth::Nothing) => ReplyTruth::False("success"),
         })
     }
 
     fn peak_memory(&self, client: &BenchHost) -> f64 {
-        let daemon = self.house.as_ref().and_then(|house| house.daemon().ok()).and_then(process::peak_memory);
+        let daemon = self
+            .installation
+            .as_ref()
+            .and_then(|installation| installation.daemon().ok())
+            .and_then(process::peak_memory);
         process::peak_memory(client.pid()).unwrap_or(0.0) + daemon.unwrap_or(0.0)
     }
 }
@@ -293,8 +298,8 @@ fn tells_of_a_cut(text: &str) -> bool {
 }
 
 /// Returns the reply and the output of the only job.
-fn later(house: &House) -> Result<(Value, Value), Failure> {
-    let mut host = house.host()?;
+fn later(installation: &Installation) -> Result<(Value, Value), Failure> {
+    let mut host = installation.host()?;
     let jobs = ask(&mut host, "call_jobs", &json!({}))?;
     let Some(id) = jobs["jobs"][0]["job_id"].as_str() else { return Ok((Value::Null, Value::Null)) };
     ask(&mut host, "call_wait", &json!({ "job_ids": [id], "timeout_ms": 10_000 }))?;
@@ -337,7 +342,7 @@ impl Heard {
             }
             Self::Silence => "no answer".to_owned(),
             Self::Closed => "connection closed".to_owned(),
-            Self::Nobody => "nobody to answer".to_owned(),
+            Self::Nobody => "no server to answer".to_owned(),
         }
     }
 }

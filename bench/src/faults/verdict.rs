@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_bad_stands_out() {
+    fn only_bad_verdicts_are_highlighted() {
         assert_eq!(verdict().to_string(), "clean · true · kept");
         let bad = TrialVerdict {
             left: 2,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_answer_and_much_memory_are_told() {
+    fn huge_answer_and_memory_use_are_reported() {
         let huge = TrialVerdict { reply_bytes: 220_000_000, memory: 1500.0, ..verdict() };
         assert_eq!(huge.to_string(), "clean · true (220 MB) · kept · 1500 MB of memory");
     }

@@ -44,7 +44,7 @@ impl FilingScale {
     pub fn method(&self, searcher: &Searcher) -> String {
         let Self { rounds, starts, reads, searches, files } = self;
         format!(
-            "- rounds: {rounds}, in each of which the baseline and ours take turns; shown are median (least–greatest)\n\
+            "- rounds: {rounds}, in each of which the baseline and ours alternate; median (min–max)\n\
              - a round: {starts} starts, {starts} reads of 1 KB, {reads} reads of 10 MB, {searches} searches of each kind\n\
              - start: `file-tools <workspace> stat`, locked in and all, against `true`\n\
              - read: all lines, numbered, as JSON through a pipe, against `cat` through a pipe\n\
@@ -145,6 +145,6 @@ fn said_by(command: &mut Command) -> Result<Vec<u8>, Failure> {
     if output.status.success() {
         Ok(output.stdout)
     } else {
-        Err(format!("{command:?} ended with {}", output.status).into())
+        Err(format!("{command:?} exited with {}", output.status).into())
     }
 }

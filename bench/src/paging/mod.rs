@@ -45,10 +45,10 @@ impl PagingScale {
     pub fn method(&self) -> String {
         let Self { jobs, rounds } = self;
         format!(
-            "- {jobs} ended jobs of the last 30 days in an SQLite store; shown are median (least–greatest) of {rounds} rounds, in each of\n  \
-             which the baseline and ours take turns\n\
-             - a page: asked for over a new connection by a client that reads it to its end; the list has 50 jobs a page, counts and filters\n\
-             - baseline of a page: `/healthz` of the same daemon, asked for in the same way; of the command line: `true`\n\
+            "- {jobs} ended jobs of the last 30 days in an SQLite store; median (min–max) of {rounds} rounds, in each of which the\n  \
+             baseline and ours alternate\n\
+             - a page: requested over a new connection and read to its end; the list has 50 jobs per page, counts and filters\n\
+             - baseline of a page: `/healthz` of the same daemon, requested in the same way; of the command line: `true`\n\
              - watchers: {WATCHERS} pages in headless Chromium, each in a profile of its own that a link of its own has let in; without Chromium\n  \
              connections that hear the same, and the row says so. The memory is the resident memory of the daemon"
         )
@@ -56,12 +56,12 @@ impl PagingScale {
 }
 
 /// A daemon with a past, which ends when this is dropped.
-struct House {
+struct Installation {
     switchboard: PathBuf,
     home: PathBuf,
 }
 
-impl House {
+impl Installation {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.switchboard);
         command
@@ -73,7 +73,7 @@ impl House {
         command
     }
 
-    fn say(&self, args: &[&str]) -> Result<String, Failure> {
+    fn run_command(&self, args: &[&str]) -> Result<String, Failure> {
         let output = self.command(args).output()?;
         if !output.status.success() {
             return Err(format!("`switchboard {}` failed: {output:?}", args.join(" ")).into());
@@ -82,9 +82,9 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for Installation {
     fn drop(&mut self) {
-        let _ = self.say(&["stop", "--cancel"]);
+        let _ = self.run_command(&["stop", "--cancel"]);
     }
 }
 
@@ -96,24 +96,24 @@ pub async fn measure(
     mut interruption: Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let home = work.canonicalize()?.join("home");
-    output::progress(&format!("keeping {} jobs", scale.jobs));
+    output::progress(&format!("storing {} jobs", scale.jobs));
     fill(&home, scale.jobs, 30).await?;
-    let house = House { switchboard: executables.switchboard.clone(), home };
-    let visitor = PageVisitor::enter(&house.say(&["open", "--print"])?)?;
+    let installation = Installation { switchboard: executables.switchboard.clone(), home };
+    let visitor = PageVisitor::enter(&installation.run_command(&["open", "--print"])?)?;
     let mut rows = Vec::new();
     let pages = [
-        ("the list", "/", Some(Target::Below(50.0))),
-        ("the list, searched by words of the prompts", "/?q=gift+note", None),
-        ("the list of the failed, searched", "/?state=failed&q=checkout", None),
-        ("the overview with its plots", "/overview", None),
-        ("the metrics", "/metrics", None),
+        ("job list", "/", Some(Target::Below(50.0))),
+        ("job list, prompt search", "/?q=gift+note", None),
+        ("failed jobs, prompt search", "/?state=failed&q=checkout", None),
+        ("overview with charts", "/overview", None),
+        ("metrics", "/metrics", None),
     ];
     for (what, path, target) in pages {
         output::progress(&format!("measuring: {what}"));
         rows.extend(page(&visitor, scale, (what, path, target), &mut interruption)?);
     }
-    rows.extend(watching(&house, &visitor)?);
-    rows.push(starting(&house, scale, &mut interruption)?);
+    rows.extend(watching(&installation, &visitor)?);
+    rows.push(starting(&installation, scale, &mut interruption)?);
     Ok(rows)
 }
 
@@ -139,22 +139,22 @@ fn page(
     };
     Ok([
         row(format!("{what}: first byte"), |loaded| loaded.first_byte, target),
-        row(format!("{what}: all of its {size} kB"), |loaded| loaded.whole, None),
+        row(format!("{what}: complete ({size} kB)"), |loaded| loaded.whole, None),
     ])
 }
 
 /// Returns the cost of watchers, and the latency of their updates.
-fn watching(house: &House, visitor: &PageVisitor) -> Result<Vec<Row>, Failure> {
+fn watching(installation: &Installation, visitor: &PageVisitor) -> Result<Vec<Row>, Failure> {
     output::progress("measuring: watchers");
-    let status: serde_json::Value = serde_json::from_str(&house.say(&["status", "--json"])?)?;
-    let pid = u32::try_from(status["pid"].as_u64().ok_or("the daemon names no process")?)?;
-    let alone = process::memory(pid).ok_or("the daemon has no memory")?;
-    let mut watchers = Watchers::open(house, visitor, WATCHERS)?;
-    let with = process::memory(pid).ok_or("the daemon has no memory")?;
+    let status: serde_json::Value = serde_json::from_str(&installation.run_command(&["status", "--json"])?)?;
+    let pid = u32::try_from(status["pid"].as_u64().ok_or("the daemon reports no pid")?)?;
+    let alone = process::memory(pid).ok_or("cannot read the daemon's memory")?;
+    let mut watchers = Watchers::open(installation, visitor, WATCHERS)?;
+    let with = process::memory(pid).ok_or("cannot read the daemon's memory")?;
     let answer: serde_json::Value =
-        serde_json::from_str(&house.say(&["call", "rehearsal", "Hello", "--json"])?)?;
+        serde_json::from_str(&installation.run_command(&["call", "rehearsal", "Hello", "--json"])?)?;
     watchers.hear_of(answer["job_id"].as_str().ok_or("a call has no job")?)?;
-    let after = process::memory(pid).ok_or("the daemon has no memory")?;
+    let after = process::memory(pid).ok_or("cannot read the daemon's memory")?;
     let row = |what: &str, value: f64, target| Row {
         what: what.to_owned(),
         unit: Unit::Megabytes,
@@ -163,17 +163,17 @@ fn watching(house: &House, visitor: &PageVisitor) -> Result<Vec<Row>, Failure> {
         target,
     };
     Ok(vec![
-        row(
-            &format!("memory of the daemon with {WATCHERS} {} watching the list", watchers.name()),
-            with,
-            None,
-        ),
-        row("… after a job that all of them heard of", after, Some(Target::Below(60.0))),
+        row(&format!("daemon memory with {WATCHERS} {} watching the job list", watchers.name()), with, None),
+        row("… after a job that all of them were notified of", after, Some(Target::Below(60.0))),
     ])
 }
 
 /// A command that asks the daemon, against one that does nothing.
-fn starting(house: &House, scale: &PagingScale, interruption: &mut Interruption) -> Result<Row, Failure> {
+fn starting(
+    installation: &Installation,
+    scale: &PagingScale,
+    interruption: &mut Interruption,
+) -> Result<Row, Failure> {
     output::progress("measuring: the command line");
     let took = |mut command: Command| -> Result<f64, Failure> {
         let began = Instant::now();
@@ -184,7 +184,7 @@ fn starting(house: &House, scale: &PagingScale, interruption: &mut Interruption)
     for _ in 0..scale.rounds {
         interruption.check()?;
         plain.push(took(Command::new("/bin/true"))?);
-        ours.push(took(house.command(&["jobs"]))?);
+        ours.push(took(installation.command(&["jobs"]))?);
     }
     Ok(Row {
         what: "`switchboard jobs`".to_owned(),

@@ -72,8 +72,8 @@ async fn keep(store: &Store, clock: &ManualClock, number: u64) -> Result<(), Fai
         agents: vec![Capacity { agent, at_once: 1 }],
         lease: Duration::from_mins(1),
     };
-    let job = store.claim(request).await?.ok_or("a job that was placed cannot be claimed")?;
-    let claim = job.claim().ok_or("a job that was claimed is nobody's")?;
+    let job = store.claim(request).await?.ok_or("a submitted job cannot be claimed")?;
+    let claim = job.claim().ok_or("a claimed job has no owner")?;
     let took = Duration::from_millis(900 + scattered(number, 1 << 12) * scattered(number + 1, 1 << 6));
     clock.advance(took);
     store.finish(&claim, end(agent, model, number, took)).await?;

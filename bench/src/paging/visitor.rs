@@ -29,15 +29,15 @@ pub struct PageVisitor {
 impl PageVisitor {
     /// Comes in by a link of `switchboard open`.
     pub fn enter(link: &str) -> Result<Self, Failure> {
-        let rest = link.trim().strip_prefix("http://").ok_or("the link is no address")?;
-        let at = rest.find('/').ok_or("the link leads nowhere")?;
+        let rest = link.trim().strip_prefix("http://").ok_or("the link is not a URL")?;
+        let at = rest.find('/').ok_or("the link cannot be opened")?;
         let (address, path) = rest.split_at(at);
         let mut visitor = Self { address: address.to_owned(), cookie: String::new() };
         let answer = visitor.load(path)?.text;
         let cookie = answer
             .lines()
             .find_map(|line| line.strip_prefix("set-cookie: "))
-            .ok_or("the link lets nobody in")?;
+            .ok_or("the link does not log in")?;
         cookie.split(';').next().unwrap_or_default().clone_into(&mut visitor.cookie);
         Ok(visitor)
     }
@@ -66,7 +66,7 @@ impl PageVisitor {
             let mut piece = [0; 4096];
             let length = stream.read(&mut piece)?;
             if length == 0 {
-                return Err("the watch is over before it began".into());
+                return Err("the event stream closed at once".into());
             }
             heard.extend_from_slice(&piece[..length]);
         }

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use super::House;
+use super::Installation;
 use super::visitor::PageVisitor;
 use crate::{Failure, output};
 
@@ -21,11 +21,11 @@ pub enum Watchers {
 
 impl Watchers {
     /// Begins to watch; returns when all do.
-    pub fn open(house: &House, visitor: &PageVisitor, number: usize) -> Result<Self, Failure> {
+    pub fn open(installation: &Installation, visitor: &PageVisitor, number: usize) -> Result<Self, Failure> {
         match chromium() {
-            Ok(place) => Ok(Self::Browsers(Browsers::open(house, &place, number)?)),
+            Ok(place) => Ok(Self::Browsers(Browsers::open(installation, &place, number)?)),
             Err(reason) => {
-                output::progress(&format!("no browsers, but connections: {reason}"));
+                output::progress(&format!("connections instead of browsers: {reason}"));
                 let watchers: Result<_, _> = (0..number).map(|_| visitor.watch("/live")).collect();
                 Ok(Self::Connections(watchers?))
             }
@@ -36,7 +36,7 @@ impl Watchers {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Browsers(_) => "browsers (Chromium)",
-            Self::Connections(_) => "connections (there is no Chromium here)",
+            Self::Connections(_) => "connections (Chromium is not installed)",
         }
     }
 
@@ -54,7 +54,7 @@ fn hear(connection: &mut TcpStream) -> Result<(), Failure> {
     while !heard.contains("is-completed") {
         let length = connection.read(&mut piece)?;
         if length == 0 {
-            return Err("a watcher was let go".into());
+            return Err("a watcher was disconnected".into());
         }
         heard += &String::from_utf8_lossy(&piece[..length]);
     }
@@ -91,15 +91,16 @@ pub struct Browsers {
 }
 
 impl Browsers {
-    fn open(house: &House, chromium: &Chromium, number: usize) -> Result<Self, Failure> {
-        let links: Result<Vec<String>, Failure> =
-            (0..number).map(|_| Ok(house.say(&["open", "--print"])?.trim().to_owned())).collect();
+    fn open(installation: &Installation, chromium: &Chromium, number: usize) -> Result<Self, Failure> {
+        let links: Result<Vec<String>, Failure> = (0..number)
+            .map(|_| Ok(installation.run_command(&["open", "--print"])?.trim().to_owned()))
+            .collect();
         let mut child = Command::new("node")
             .arg(Path::new(ROOT).join("bench/src/paging/browsers.mjs"))
             .env("CHROMIUM", &chromium.program)
             .env("PLAYWRIGHT", &chromium.playwright)
             // Chromium writes to its home directory.
-            .env("HOME", &house.home)
+            .env("HOME", &installation.home)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -111,7 +112,7 @@ impl Browsers {
     }
 
     fn ask(&mut self, line: &str, expected: &str) -> Result<(), Failure> {
-        let input = self.input.as_mut().ok_or("the browsers have been let go")?;
+        let input = self.input.as_mut().ok_or("the browsers were closed")?;
         writeln!(input, "{line}")?;
         let mut answer = String::new();
         self.output.read_line(&mut answer)?;

@@ -20,8 +20,8 @@ const STALLED: usize = 16;
 
 const MANNERS: [(ClaimStrategy, &str); 3] = [
     (ClaimStrategy::Shared, "one queue"),
-    (ClaimStrategy::Homes, "a queue each"),
-    (ClaimStrategy::Rush, "one queue, all look at once"),
+    (ClaimStrategy::Homes, "one queue per daemon"),
+    (ClaimStrategy::Rush, "one queue, no claim jitter"),
 ];
 
 /// The result.
@@ -54,9 +54,9 @@ pub fn simulate(seed: u64) -> Result<Simulated, Failure> {
     write_stalls(&mut tables, &stalls)?;
     let plot = |title, y, log_y, series| Plot { title, x: "daemons", y, log_y, series }.svg();
     let plots = vec![
-        ("scale-rate.svg", plot("Jobs that end", "jobs a second", true, rates)),
-        ("scale-wait.svg", plot("From being placed to being begun, p50", "seconds", true, waits)),
-        ("scale-busy.svg", plot("How busy the database is", "%", false, busy)),
+        ("scale-rate.svg", plot("Finished jobs", "jobs per second", true, rates)),
+        ("scale-wait.svg", plot("Submission to start, p50", "seconds", true, waits)),
+        ("scale-busy.svg", plot("Database utilization", "%", false, busy)),
     ];
     Ok(Simulated { tables, plots })
 }
@@ -139,26 +139,26 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_result() {
+    fn simulation_is_deterministic_per_seed() {
         let [first, second] = [7, 7].map(|seed| ended(ClaimStrategy::Shared, 8, seed));
         assert_eq!((first.ended.to_bits(), first.waits), (second.ended.to_bits(), second.waits));
     }
 
     #[test]
-    fn few_daemons_end_what_is_asked_of_them() {
+    fn few_daemons_keep_up_with_the_load() {
         let outcome = ended(ClaimStrategy::Shared, 4, 1);
         assert!((outcome.ended / outcome.placed - 1.0).abs() < 0.2, "{outcome:?}");
         assert_eq!(outcome.given_up, 0);
     }
 
     #[test]
-    fn with_a_queue_of_its_own_nobody_comes_too_late() {
+    fn home_queues_have_no_claim_conflicts() {
         assert!(ended(ClaimStrategy::Homes, 16, 1).conflicts < f64::EPSILON);
         assert!(ended(ClaimStrategy::Rush, 16, 1).conflicts > 0.0);
     }
 
     #[test]
-    fn who_waits_a_moment_before_it_looks_leaves_the_database_alone() {
+    fn claim_jitter_reduces_conflicts_and_load() {
         let [calm, rush] = [ClaimStrategy::Shared, ClaimStrategy::Rush].map(|manner| ended(manner, 32, 1));
         assert!(calm.conflicts < rush.conflicts / 3.0, "{} of {}", calm.conflicts, rush.conflicts);
         assert!(calm.busy < rush.busy, "{} of {}", calm.busy, rush.busy);

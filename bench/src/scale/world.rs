@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-use crate::dice::Dice;
+use crate::random::SeededRandom;
 
 use super::costs::Calibration;
 
@@ -121,7 +121,7 @@ struct Job {
 pub struct World<'a> {
     calibration: &'a Calibration,
     manner: ClaimStrategy,
-    dice: Dice,
+    random: SeededRandom,
     now: f64,
     events: BinaryHeap<Due>,
     numbered: u64,
@@ -145,7 +145,7 @@ impl<'a> World<'a> {
         let mut world = Self {
             calibration,
             manner,
-            dice: Dice::new(seed),
+            random: SeededRandom::new(seed),
             now: 0.0,
             events: BinaryHeap::new(),
             numbered: 0,
@@ -162,7 +162,7 @@ impl<'a> World<'a> {
         };
         for daemon in 0..daemons {
             // Daemons are started at different moments.
-            let offset = world.dice.part();
+            let offset = world.random.fraction();
             world.plan(offset * lease / 3.0, Event::Beat(daemon));
             world.plan(offset * calibration.daemon.look_again, Event::LookAgain(daemon));
             world.plan(offset * calibration.daemon.look_again, Event::LookForChanges(daemon));
@@ -258,14 +258,14 @@ impl<'a> World<'a> {
 
     /// Jobs come at random, through any of the daemons.
     fn arrive(&mut self) {
-        let daemon = usize::try_from(self.dice.below(self.daemons.len() as u64)).unwrap_or(0);
+        let daemon = usize::try_from(self.random.below(self.daemons.len() as u64)).unwrap_or(0);
         let job = self.jobs.len();
         self.jobs.push(Job { placed_at: self.now, attempt: 0, owner: None, queued: false });
         self.ask(daemon, Question::Place(job));
         #[expect(clippy::cast_precision_loss, reason = "there are few places")]
         let places = (self.daemons.len() * self.calibration.daemon.at_once) as f64;
         let between = self.calibration.work.job_seconds / (places * self.calibration.work.load);
-        let next = self.dice.exponential(between);
+        let next = self.random.exponential(between);
         self.plan(next, Event::Arrive);
     }
 
@@ -289,7 +289,7 @@ impl<'a> World<'a> {
                 Question::Changes => costs.changes,
             };
             // Half of it is always the same, half of it is chance.
-            let takes = cost / 1000.0 * (0.5 + 0.5 * self.dice.exponential(1.0));
+            let takes = cost / 1000.0 * (0.5 + 0.5 * self.random.exponential(1.0));
             self.in_service += 1;
             self.work += takes;
             if matches!(question, Question::Rescue | Question::Renew | Question::Changes) {
@@ -337,7 +337,7 @@ impl<'a> World<'a> {
             ClaimStrategy::Rush => others.for_each(|daemon| self.look(daemon)),
             ClaimStrategy::Shared => {
                 for daemon in others {
-                    let moment = self.dice.part() * self.calibration.daemon.spread;
+                    let moment = self.random.fraction() * self.calibration.daemon.spread;
                     self.plan(moment, Event::LookFor(daemon, job));
                 }
             }
@@ -366,7 +366,7 @@ impl<'a> World<'a> {
         let contended = self.daemons[daemon].pause > self.calibration.daemon.first_pause;
         let oldest = if contended { None } else { seen.pop_front() };
         if self.manner == ClaimStrategy::Shared && !seen.is_empty() {
-            let first = usize::try_from(self.dice.below(seen.len() as u64)).unwrap_or(0);
+            let first = usize::try_from(self.random.below(seen.len() as u64)).unwrap_or(0);
             seen.rotate_left(first);
         }
         seen.extend(oldest);
@@ -387,7 +387,7 @@ impl<'a> World<'a> {
             self.ask(daemon, Question::Take(job));
         } else {
             // All of them went to others.
-            let pause = self.daemons[daemon].pause * (0.5 + self.dice.part());
+            let pause = self.daemons[daemon].pause * (0.5 + self.random.fraction());
             self.daemons[daemon].pause =
                 (self.daemons[daemon].pause * 2.0).min(self.calibration.daemon.longest_pause);
             self.plan(pause, Event::Retry(daemon));
@@ -416,7 +416,7 @@ impl<'a> World<'a> {
     }
 
     fn begin(&mut self, daemon: Id, job: Id) {
-        let lasts = self.dice.exponential(self.calibration.work.job_seconds);
+        let lasts = self.random.exponential(self.calibration.work.job_seconds);
         self.plan(lasts, Event::JobEnds(daemon, job, self.jobs[job].attempt));
         self.daemons[daemon].look = true;
         self.claimed(daemon);

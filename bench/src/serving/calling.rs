@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::Failure;
 use crate::client::BenchHost;
 use crate::cost::Meter;
-use crate::house::check;
+use crate::installation::check;
 use crate::process;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
@@ -38,8 +38,8 @@ impl Round {
 
 /// Takes the figures.
 pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
-    let mut host = bench.house.host()?;
-    let hello = bench.house.hello();
+    let mut host = bench.installation.host()?;
+    let hello = bench.installation.hello();
     // Everything into the page cache, and the agent's program looked at.
     bench.plain.run()?;
     call(&mut host, &hello, 3, check)?;
@@ -73,7 +73,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
 
 /// Measures the same call in the default sandbox. The first runs the self-test and is not counted.
 async fn in_the_sandbox(bench: &mut Bench<'_>, host: &mut BenchHost) -> Result<Vec<f64>, Failure> {
-    let mut hello = bench.house.hello();
+    let mut hello = bench.installation.hello();
     hello["arguments"]["policy"] = "workspace".into();
     call(host, &hello, 3, check)?;
     let mut rounds = Vec::new();
@@ -124,7 +124,7 @@ pub fn call(
 
 /// Returns the CPU time of the bridge, the daemon, its fork server, and all finished supervisors and agents.
 fn cpu(bench: &Bench<'_>, host: &BenchHost) -> Result<Duration, Failure> {
-    let both = process::cpu(host.pid()).zip(process::cpu_with_children(bench.house.daemon()?));
+    let both = process::cpu(host.pid()).zip(process::cpu_with_children(bench.installation.daemon()?));
     both.map(|(bridge, daemon)| bridge + daemon).ok_or_else(|| "the daemon is gone".into())
 }
 
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_slow_call_in_twenty_is_not_in_the_p95_and_two_are() {
+    fn p95_ignores_one_slow_call_in_twenty() {
         let times = |slow: usize| (0..20).map(|number| if number < slow { 9.0 } else { 1.0 }).collect();
         assert!(Round::of(times(1)).unwrap().p95 < 2.0);
         assert!(Round::of(times(2)).unwrap().p95 > 2.0);

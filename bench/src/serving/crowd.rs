@@ -12,7 +12,7 @@ use crate::spread::Spread;
 
 use super::Bench;
 use crate::client::BenchHost;
-use crate::house::{AT_ONCE, PROMPT, check};
+use crate::installation::{AT_ONCE, PROMPT, check};
 
 use super::plain::finish;
 
@@ -21,8 +21,8 @@ const LONGER: &str = "@lines 2 1000";
 
 /// Takes the figures.
 pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
-    let mut host = bench.house.host()?;
-    let hello = bench.house.hello();
+    let mut host = bench.installation.host()?;
+    let hello = bench.installation.hello();
     let (mut plain, mut ours, mut memory) = (Vec::new(), Vec::new(), Vec::new());
     rate(&mut host, &hello, 2, AT_ONCE, check)?;
     for _ in 0..bench.scale.rounds {
@@ -91,7 +91,7 @@ fn with_all_running(bench: &Bench<'_>, host: &mut BenchHost) -> Result<Option<f6
     let mut silent = BTreeSet::new();
     let mut open = BTreeSet::new();
     for token in 0..AT_ONCE as u64 {
-        open.insert(host.send("tools/call", &bench.house.call(LONGER, Some(token)))?);
+        open.insert(host.send("tools/call", &bench.installation.call(LONGER, Some(token)))?);
         silent.insert(token);
     }
     let mut memory = None;
@@ -100,7 +100,7 @@ fn with_all_running(bench: &Bench<'_>, host: &mut BenchHost) -> Result<Option<f6
         if message["method"] == "notifications/progress" {
             silent.retain(|token| message["params"]["progressToken"] != *token);
             if silent.is_empty() && memory.is_none() && open.len() == AT_ONCE {
-                memory = process::memory(bench.house.daemon()?);
+                memory = process::memory(bench.installation.daemon()?);
             }
         } else if message["id"].as_u64().is_some_and(|id| open.remove(&id)) {
             check(&message["result"])?;

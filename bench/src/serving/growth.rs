@@ -7,7 +7,7 @@ use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
 use store::{Capacity, ClaimRequest, Store, StoreOptions};
 use tokio::task::JoinSet;
 
-use crate::house::check;
+use crate::installation::check;
 use crate::plot::{Plot, Series};
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
@@ -23,10 +23,10 @@ pub const GROWTH: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// The number of concurrent writers of generated jobs, which share their fsyncs.
 const WRITERS: u32 = 32;
 
-/// Calls a second, plainly spawned and through ours, by how many there are at once.
+/// Calls per second, plainly spawned and through ours, by how many there are at once.
 pub async fn at_once(bench: &mut Bench<'_>) -> Result<Vec<Series>, Failure> {
-    let mut host = bench.house.host()?;
-    let hello = bench.house.hello();
+    let mut host = bench.installation.host()?;
+    let hello = bench.installation.hello();
     call(&mut host, &hello, 2, check)?;
     let (mut plain, mut ours) = (Vec::new(), Vec::new());
     for most in GROWTH {
@@ -49,23 +49,24 @@ pub async fn at_once(bench: &mut Bench<'_>) -> Result<Vec<Series>, Failure> {
 
 /// The chart of that, with the others in it.
 pub fn plot(series: Vec<Series>) -> String {
-    let plot = Plot { title: "Calls a second", x: "calls at once", y: "calls a second", log_y: true, series };
+    let plot =
+        Plot { title: "Calls per second", x: "calls at once", y: "calls per second", log_y: true, series };
     plot.svg()
 }
 
-/// One call, by how many jobs are kept already: against the fewest of them.
+/// One call by number of stored jobs already: against the fewest of them.
 pub async fn stored(bench: &mut Bench<'_>) -> Result<(Vec<Row>, String), Failure> {
-    let database = bench.house.state().join("switchboard.db");
-    let hello = bench.house.hello();
+    let database = bench.installation.state().join("switchboard.db");
+    let hello = bench.installation.hello();
     let (mut rows, mut points, mut kept, mut first) = (Vec::new(), Vec::new(), 0, Vec::new());
     for &stored in bench.scale.stored {
         // The daemon creates the file, and must exit before another process writes to it.
-        drop(bench.house.host()?);
-        bench.house.stop()?;
-        output::progress(&format!("making up {} jobs", stored - kept));
+        drop(bench.installation.host()?);
+        bench.installation.stop()?;
+        output::progress(&format!("creating {} jobs", stored - kept));
         fill(&database, stored - kept).await?;
         kept = stored;
-        let mut host = bench.house.host()?;
+        let mut host = bench.installation.host()?;
         call(&mut host, &hello, 3, check)?;
         let mut samples = Vec::new();
         for _ in 0..bench.scale.rounds {
@@ -77,7 +78,7 @@ pub async fn stored(bench: &mut Bench<'_>) -> Result<(Vec<Row>, String), Failure
         }
         points.extend(Spread::of(samples.iter().copied()).map(|spread| (f64::from(stored), spread.median)));
         rows.push(Row {
-            what: format!("one call with {stored} jobs kept: p50"),
+            what: format!("one call with {stored} stored jobs: p50"),
             unit: Unit::Milliseconds,
             baseline: Some(Baseline::of("with the fewest", &first, &samples)),
             ours: Spread::of(samples),
@@ -86,8 +87,8 @@ pub async fn stored(bench: &mut Bench<'_>) -> Result<(Vec<Row>, String), Failure
     }
     let series = vec![Series { name: "switchboard".to_owned(), points }];
     let plot = Plot {
-        title: "One call, by how many jobs are kept",
-        x: "jobs kept",
+        title: "One call by number of stored jobs",
+        x: "stored jobs",
         y: "ms, p50",
         log_y: false,
         series,

@@ -11,7 +11,7 @@ use crate::spread::Spread;
 
 use super::calling::Round;
 use crate::client::BenchHost;
-use crate::house::check;
+use crate::installation::check;
 
 use super::{Bench, millis};
 
@@ -20,7 +20,7 @@ const SILENCE: u32 = 400;
 
 /// Takes the figures.
 pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
-    let mut host = bench.house.host()?;
+    let mut host = bench.installation.host()?;
     let prompt = format!("@lines {} {SILENCE}", bench.scale.lines);
     let (mut plain, mut ours) = (Vec::new(), Vec::new());
     for round in 0..bench.scale.rounds {
@@ -60,7 +60,7 @@ fn be_notified(
     prompt: &str,
     token: u64,
 ) -> Result<Vec<f64>, Failure> {
-    let id = host.send("tools/call", &bench.house.call(prompt, Some(token)))?;
+    let id = host.send("tools/call", &bench.installation.call(prompt, Some(token)))?;
     let mut ages = Vec::new();
     loop {
         let message = host.hear()?;

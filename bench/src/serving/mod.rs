@@ -20,7 +20,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use crate::executables::Executables;
-use crate::house::{AT_ONCE, House};
+use crate::installation::{AT_ONCE, Installation};
 use crate::interruption::Interruption;
 use crate::report::Row;
 use crate::{Failure, output};
@@ -76,13 +76,13 @@ impl ServingScale {
     pub fn method(&self) -> String {
         let Self { rounds, starts, calls, crowd_calls, lines, megabytes, traced, .. } = self;
         format!(
-            "- rounds: {rounds}, in each of which the baseline and ours take turns; shown are median (least–greatest) of the rounds\n\
+            "- rounds: {rounds}, in each of which the baseline and ours alternate; median (min–max) of the rounds\n\
              - a round: {starts} starts; {calls} calls one after the other; {crowd_calls} calls, {AT_ONCE} at once; {lines} lines, each after\n  \
              a silence; a transcript of {megabytes} MB; {traced} calls and {traced} lines under `strace`\n\
              - the agent: a stub that reads its prompt and prints three lines\n\
-             - plain spawn: `Command::spawn` of the stub with the prompt as a file, stdout read to its end, waited for\n\
-             - ours: `call_cc` through `switchboard mcp` and its daemon, each call kept on the disk and supervised; with policy `off`, since\n  \
-             the others confine nothing, but for the row that says so\n\
+             - plain spawn: `Command::spawn` of the stub with the prompt as a file, stdout read to its end, then awaited\n\
+             - ours: `call_cc` through `switchboard mcp` and its daemon, each call durable and supervised; with policy `off` except in\n  \
+             the sandbox row, since the others confine nothing\n\
              - CPU time: of the bench and its stubs; of bridge, daemon, supervisors and stubs; 1 MB is 10⁶ bytes"
         )
     }
@@ -121,7 +121,7 @@ pub struct Measured {
 /// Everything that the figures are taken with.
 struct Bench<'a> {
     scale: &'a ServingScale,
-    house: House,
+    installation: Installation,
     plain: PlainSpawn,
     interruption: Interruption,
 }
@@ -144,9 +144,9 @@ pub async fn measure(
     with_peers: bool,
     interruption: Interruption,
 ) -> Result<Measured, Failure> {
-    let house = House::with_stub(executables, work)?;
-    let plain = PlainSpawn::new(&executables.stub, house.workspace());
-    let mut bench = Bench { scale, house, plain, interruption };
+    let installation = Installation::with_stub(executables, work)?;
+    let plain = PlainSpawn::new(&executables.stub, installation.workspace());
+    let mut bench = Bench { scale, installation, plain, interruption };
     let (mut rows, mut at_once, mut plots) = (Vec::new(), Vec::new(), Vec::new());
     for &figure in ServingFigure::value_variants() {
         if only.is_some_and(|only| only != figure) {

@@ -22,7 +22,7 @@ use crate::client::BenchHost;
 
 use super::crowd::rate;
 use super::growth::GROWTH;
-use crate::house::{AT_ONCE, PROMPT, check};
+use crate::installation::{AT_ONCE, PROMPT, check};
 
 use super::{Bench, millis};
 
@@ -72,7 +72,7 @@ pub struct Samples {
 /// Takes the figures of every peer that is there, each in turn with ours.
 pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<(Vec<Row>, Vec<Series>), Failure> {
     let folder = installed();
-    let agents = bench.house.workspace().join("bin");
+    let agents = bench.installation.workspace().join("bin");
     fs::create_dir_all(&agents)?;
     for agent in ["claude", "codex", "gemini"] {
         symlink(stub, agents.join(agent))?;
@@ -83,7 +83,7 @@ pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<(Vec<Row>, Ve
         output::progress(&format!("measuring: {}", peer.name));
         let program = folder.join(peer.name).join("program");
         if !program.exists() {
-            let reason = format!("left out: {} is not there; `scripts/peers-install` installs it", peer.name);
+            let reason = format!("skipped: {} is not installed; run `scripts/peers-install`", peer.name);
             output::progress(&reason);
             continue;
         }
@@ -92,7 +92,7 @@ pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<(Vec<Row>, Ve
                 rows.extend(compared(bench, peer.name, &theirs, &ours));
                 series.push(Series { name: peer.name.to_owned(), points: theirs.growth });
             }
-            Err(failure) => output::progress(&format!("left out: {}: {failure}", peer.name)),
+            Err(failure) => output::progress(&format!("skipped: {}: {failure}", peer.name)),
         }
     }
     Ok((rows, series))
@@ -105,22 +105,26 @@ async fn in_turn(
     agents: &Path,
 ) -> Result<(Samples, Samples), Failure> {
     let (mut theirs, mut ours) = (Samples::default(), Samples::default());
-    let arguments = (peer.arguments)(bench.house.workspace());
+    let arguments = (peer.arguments)(bench.installation.workspace());
     let params = json!({ "name": peer.tool, "arguments": arguments });
-    let hello = bench.house.hello();
+    let hello = bench.installation.hello();
     for _ in 0..bench.scale.rounds {
         bench.check().await?;
         theirs.take(bench, command(bench, program, agents), &params, answers_hello, false)?;
-        ours.take(bench, bench.house.bridge(), &hello, check, true)?;
+        ours.take(bench, bench.installation.bridge(), &hello, check, true)?;
     }
     bench.check().await?;
     theirs.grow(bench, command(bench, program, agents), &params)?;
     let flood = format!("@flood {}", bench.scale.megabytes);
-    let mut arguments = (peer.arguments)(bench.house.workspace());
+    let mut arguments = (peer.arguments)(bench.installation.workspace());
     arguments["prompt"] = Value::from(flood.as_str());
     let params = json!({ "name": peer.tool, "arguments": arguments });
     theirs.flood(command(bench, program, agents), &params, None)?;
-    ours.flood(bench.house.bridge(), &bench.house.call(&flood, None), bench.house.daemon().ok())?;
+    ours.flood(
+        bench.installation.bridge(),
+        &bench.installation.call(&flood, None),
+        bench.installation.daemon().ok(),
+    )?;
     Ok((theirs, ours))
 }
 
@@ -129,12 +133,12 @@ fn command(bench: &Bench<'_>, program: &Path, agents: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env_clear()
-        .env("HOME", bench.house.workspace())
+        .env("HOME", bench.installation.workspace())
         .env("PATH", format!("{}:{inherited}", agents.display()))
         // PAL does not start without a key of some vendor; nothing is ever sent with it.
         .env("GEMINI_API_KEY", "none")
         .env("GEMINI_MCP_BACKEND", "gemini")
-        .current_dir(bench.house.workspace());
+        .current_dir(bench.installation.workspace());
     command
 }
 
@@ -153,7 +157,7 @@ impl Samples {
         self.start.push(millis(began.elapsed()));
         let host_pid = host.pid();
         call(&mut host, params, 2, check)?;
-        let daemon = if with_daemon { Some(bench.house.daemon()?) } else { None };
+        let daemon = if with_daemon { Some(bench.installation.daemon()?) } else { None };
         // Includes the fork server.
         let pids =
             || iter::once(host_pid).chain(daemon).chain(daemon.into_iter().flat_map(process::children));
@@ -207,7 +211,7 @@ fn compared(bench: &Bench<'_>, name: &'static str, theirs: &Samples, ours: &Samp
     };
     vec![
         row("start → `initialize`", Unit::Milliseconds, |of| &of.start, None),
-        row("memory, of ours bridge and daemon", Unit::Megabytes, |of| &of.memory, None),
+        row("memory (ours: bridge and daemon)", Unit::Megabytes, |of| &of.memory, None),
         row("one call: p50", Unit::Milliseconds, |of| &of.median, None),
         row("one call: p95", Unit::Milliseconds, |of| &of.p95, None),
         row("one call: CPU time, all processes", Unit::Milliseconds, |of| &of.cpu, None),
@@ -217,7 +221,7 @@ fn compared(bench: &Bench<'_>, name: &'static str, theirs: &Samples, ours: &Samp
             |of| &of.transcript,
             None,
         ),
-        row("peak memory over it, of ours bridge and daemon", Unit::Megabytes, |of| &of.peak, None),
+        row("its peak memory (ours: bridge and daemon)", Unit::Megabytes, |of| &of.peak, None),
         row(
             &format!("calls per second, {AT_ONCE} at once"),
             Unit::PerSecond,
@@ -234,6 +238,6 @@ fn answers_hello(result: &Value) -> Result<(), Failure> {
         Ok(())
     } else {
         let shown: String = text.chars().take(300).collect();
-        Err(format!("a call was answered otherwise than expected: {shown}").into())
+        Err(format!("unexpected result of a call: {shown}").into())
     }
 }

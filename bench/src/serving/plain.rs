@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::Failure;
-use crate::house::PROMPT;
+use crate::installation::PROMPT;
 
 /// The stub, started directly.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl PlainSpawn {
 
     /// Starts it under a tracer that gets an output file and the command.
     pub fn spawn_under(&self, tracer: &[&str], to: &Path, prompt: &str) -> Result<Child, Failure> {
-        let [program, args @ ..] = tracer else { return Err("there is no program to start it under".into()) };
+        let [program, args @ ..] = tracer else { return Err("no program to run it under".into()) };
         self.started_by(Command::new(program).args(args).arg(to).arg(&self.stub), prompt)
     }
 
@@ -63,6 +63,6 @@ pub fn finish(mut child: Child) -> Result<usize, Failure> {
     if status.success() && said.ends_with(b"}\n") {
         Ok(said.len())
     } else {
-        Err(format!("the plainly started agent ended with {status}").into())
+        Err(format!("the plain spawn exited with {status}").into())
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::house::{PROMPT, check};
+use crate::installation::{PROMPT, check};
 use crate::peers::installed;
 use crate::report::{Baseline, Row, Unit};
 use crate::spread::Spread;
@@ -55,15 +55,12 @@ pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<Vec<Row>, Fai
         bench.check().await?;
         output::progress(&format!("measuring: {}", sdk.name));
         if !installed().join(sdk.folder).join("program").exists() {
-            output::progress(&format!(
-                "left out: {} is not there; `scripts/peers-install` installs it",
-                sdk.name
-            ));
+            output::progress(&format!("skipped: {} is not installed; run `scripts/peers-install`", sdk.name));
             continue;
         }
         match in_turn(bench, sdk, stub).await {
             Ok(taken) => rows.extend(taken),
-            Err(failure) => output::progress(&format!("left out: {}: {failure}", sdk.name)),
+            Err(failure) => output::progress(&format!("skipped: {}: {failure}", sdk.name)),
         }
     }
     Ok(rows)
@@ -71,8 +68,8 @@ pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<Vec<Row>, Fai
 
 async fn in_turn(bench: &mut Bench<'_>, sdk: &Sdk, stub: &Path) -> Result<Vec<Row>, Failure> {
     let name = sdk.name;
-    let mut host = bench.house.host()?;
-    let hello = bench.house.hello();
+    let mut host = bench.installation.host()?;
+    let hello = bench.installation.hello();
     call(&mut host, &hello, 2, check)?;
     let (mut theirs, mut ours, mut through) = (Vec::new(), Vec::new(), Samples::default());
     for _ in 0..bench.scale.rounds {
@@ -83,7 +80,11 @@ async fn in_turn(bench: &mut Bench<'_>, sdk: &Sdk, stub: &Path) -> Result<Vec<Ro
     }
     let flood = format!("@flood {}", bench.scale.megabytes);
     let used = sdk.call(bench, stub, 1, &flood)?;
-    through.flood(bench.house.bridge(), &bench.house.call(&flood, None), bench.house.daemon().ok())?;
+    through.flood(
+        bench.installation.bridge(),
+        &bench.installation.call(&flood, None),
+        bench.installation.daemon().ok(),
+    )?;
     let row = |what: &str, of: fn(&Round) -> f64| {
         let pick = |rounds: &[Round]| rounds.iter().map(of).collect::<Vec<_>>();
         Row {
@@ -112,7 +113,7 @@ async fn in_turn(bench: &mut Bench<'_>, sdk: &Sdk, stub: &Path) -> Result<Vec<Ro
             &through.transcript,
         ),
         once(
-            "peak memory over it, of ours bridge and daemon".to_owned(),
+            "its peak memory (ours: bridge and daemon)".to_owned(),
             Unit::Megabytes,
             &[used.memory],
             &through.peak,
@@ -134,23 +135,23 @@ impl Sdk {
             .arg(stub)
             .args([&times.to_string(), prompt])
             .env_clear()
-            .env("HOME", bench.house.workspace())
+            .env("HOME", bench.installation.workspace())
             .env("PATH", "/usr/bin:/bin")
             .env("SDK_FOLDER", folder)
-            .current_dir(bench.house.workspace())
+            .current_dir(bench.installation.workspace())
             .stdin(Stdio::null())
             .output()?;
         if !output.status.success() {
             let complaint = String::from_utf8_lossy(&output.stderr);
             let end: Vec<&str> = complaint.lines().rev().take(3).collect();
-            return Err(format!("it ended with {}: {}", output.status, end.join(" / ")).into());
+            return Err(format!("it exited with {}: {}", output.status, end.join(" / ")).into());
         }
         let said: Value = serde_json::from_slice(&output.stdout)?;
         if said["answer"] != "Hello." {
             return Err(format!("it answered {}", said["answer"]).into());
         }
         let times = said["ms"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
-        let memory = said["peak_kb"].as_f64().ok_or("it did not say its memory")? * 1.024 / 1000.0;
+        let memory = said["peak_kb"].as_f64().ok_or("it did not report its memory")? * 1.024 / 1000.0;
         Ok(Used { times, memory })
     }
 }

@@ -17,13 +17,13 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     for _ in 0..bench.scale.rounds {
         for _ in 0..bench.scale.starts {
             bench.check().await?;
-            bench.house.stop()?;
+            bench.installation.stop()?;
             plain.push(spawn(bench)?);
             without.push(start(bench)?.1);
             let (client, took) = start(bench)?;
             with.push(took);
             bridge.extend(process::memory(client.pid()));
-            daemon.extend(process::memory(bench.house.daemon()?));
+            daemon.extend(process::memory(bench.installation.daemon()?));
         }
     }
     let row = |what: &str, ours: &[f64], target| Row {
@@ -49,7 +49,7 @@ fn spawn(bench: &Bench<'_>) -> Result<f64, Failure> {
 
 fn start(bench: &Bench<'_>) -> Result<(BenchHost, f64), Failure> {
     let began = Instant::now();
-    let mut client = BenchHost::start(bench.house.bridge())?;
+    let mut client = BenchHost::start(bench.installation.bridge())?;
     client.initialize()?;
     Ok((client, millis(began.elapsed())))
 }

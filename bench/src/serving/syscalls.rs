@@ -17,7 +17,7 @@ use super::Bench;
 use super::calling::call;
 use super::plain::finish as read_to_the_end;
 use crate::client::BenchHost;
-use crate::house::check;
+use crate::installation::check;
 
 const SYNCS: &str = "fsync,fdatasync";
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,15 +26,15 @@ const GAP: u32 = 20;
 
 /// Takes the figures; none where processes cannot be traced.
 pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
-    let mut host = bench.house.host()?;
+    let mut host = bench.installation.host()?;
     // The second one comes from where all later ones do.
-    call(&mut host, &bench.house.hello(), 2, check)?;
+    call(&mut host, &bench.installation.hello(), 2, check)?;
     let (mut syncs, mut alone, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.scale.rounds {
         bench.check().await?;
         let counted = (syncs_of_a_call(bench, &mut host)?, calls_of_a_line(bench, &mut host)?);
         let (Some(of_a_call), Some((of_the_agent, of_a_line))) = counted else {
-            output::progress("left out: how often the kernel is asked (strace is missing or may not attach)");
+            output::progress("skipped: system calls (strace is missing or may not attach)");
             return Ok(Vec::new());
         };
         syncs.push(of_a_call);
@@ -62,7 +62,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
 fn syncs_of_a_call(bench: &Bench<'_>, host: &mut BenchHost) -> Result<Option<f64>, Failure> {
     let counts = counts(bench);
     let Some(tracer) = trace(&ours(bench)?, SYNCS, &counts)? else { return Ok(None) };
-    let called = call(host, &bench.house.hello(), bench.scale.traced, check);
+    let called = call(host, &bench.installation.hello(), bench.scale.traced, check);
     finish(tracer)?;
     called?;
     Ok(Some(f64::from(counted(&fs::read_to_string(&counts)?)) / f64::from(bench.scale.traced)))
@@ -86,19 +86,19 @@ fn in_all(bench: &Bench<'_>, host: &mut BenchHost, lines: u32) -> Result<Option<
     read_to_the_end(child)?;
     let alone = counted(&fs::read_to_string(&counts)?);
     let Some(tracer) = trace(&ours(bench)?, "all", &counts)? else { return Ok(None) };
-    let called = call(host, &bench.house.call(&prompt, None), 1, check);
+    let called = call(host, &bench.installation.call(&prompt, None), 1, check);
     finish(tracer)?;
     called?;
     Ok(Some((alone, counted(&fs::read_to_string(&counts)?))))
 }
 
 fn counts(bench: &Bench<'_>) -> PathBuf {
-    bench.house.workspace().join("counts")
+    bench.installation.workspace().join("counts")
 }
 
 /// The daemon and where its supervisors come from.
 fn ours(bench: &Bench<'_>) -> Result<Vec<u32>, Failure> {
-    let daemon = bench.house.daemon()?;
+    let daemon = bench.installation.daemon()?;
     Ok([daemon].into_iter().chain(process::children(daemon)).collect())
 }
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_with_and_without_errors() {
+    fn system_calls_are_counted_with_errors() {
         let summary = "% time     seconds  usecs/call     calls    errors syscall\n\
                        ------ ----------- ----------- --------- --------- ----------------\n\
                         90.00    0.001000          10       100           fdatasync\n\

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::Failure;
-use crate::house::check;
+use crate::installation::check;
 use crate::process;
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
@@ -15,7 +15,7 @@ use super::{Bench, millis};
 pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
     let megabytes = bench.scale.megabytes;
     let prompt = format!("@flood {megabytes}");
-    let mut host = bench.house.host()?;
+    let mut host = bench.installation.host()?;
     let (mut plain, mut ours) = (Vec::new(), Vec::new());
     let (mut reply, mut growth) = (Vec::new(), Vec::new());
     for _ in 0..bench.scale.rounds {
@@ -24,11 +24,11 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
         finish(bench.plain.spawn(&prompt)?)?;
         plain.push(millis(began.elapsed()));
 
-        let daemon = bench.house.daemon()?;
+        let daemon = bench.installation.daemon()?;
         process::forget_peak(daemon);
         let before = process::memory(daemon);
         let began = Instant::now();
-        let id = host.send("tools/call", &bench.house.call(&prompt, None))?;
+        let id = host.send("tools/call", &bench.installation.call(&prompt, None))?;
         let result = host.answer_to(id)?;
         ours.push(millis(began.elapsed()));
         check(&result)?;

@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 use crate::Failure;
 use crate::census::Mark;
 use crate::client::BenchHost;
-use crate::dice::Dice;
-use crate::house::House;
+use crate::installation::Installation;
+use crate::random::SeededRandom;
 
-use super::errand::{HostBehavior, SoakScenario};
 use super::ledger::{LedgerEntry, SoakLedger};
+use super::scenario::{HostBehavior, SoakScenario};
 
-/// Longer than any errand takes, and than a daemon needs to come back.
+/// Longer than any scenario takes, and than a daemon needs to come back.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Everything that a caller needs.
 pub struct SoakCaller<'a> {
     pub name: u32,
-    pub house: &'a House,
+    pub installation: &'a Installation,
     pub mark: &'a Mark,
     pub ledger: &'a SoakLedger,
     pub work: &'a Path,
@@ -32,16 +32,16 @@ pub struct SoakCaller<'a> {
 
 impl SoakCaller<'_> {
     /// Runs until it is stopped.
-    pub fn run(&self, mut dice: Dice) {
+    pub fn run(&self, mut random: SeededRandom) {
         let mut host = None;
         for number in 0.. {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
             let key = format!("{}-{number}", self.name);
-            let errand = SoakScenario::any(&mut dice, key, &self.pids(number));
-            if let Err(failure) = self.go(&mut host, &errand, number) {
-                self.ledger.violation(&format!("{}: {failure} ({errand:?})", errand.key));
+            let scenario = SoakScenario::any(&mut random, key, &self.pids(number));
+            if let Err(failure) = self.run_scenario(&mut host, &scenario, number) {
+                self.ledger.violation(&format!("{}: {failure} ({scenario:?})", scenario.key));
                 host = None;
             }
         }
@@ -51,50 +51,56 @@ impl SoakCaller<'_> {
         self.work.join(format!("pids-{}-{number}", self.name))
     }
 
-    fn go(&self, host: &mut Option<BenchHost>, errand: &SoakScenario, number: u32) -> Result<(), Failure> {
+    fn run_scenario(
+        &self,
+        host: &mut Option<BenchHost>,
+        scenario: &SoakScenario,
+        number: u32,
+    ) -> Result<(), Failure> {
         let mut client = match host.take() {
             Some(client) => client,
-            None => self.house.host()?,
+            None => self.installation.host()?,
         };
         client.give_up_at(Instant::now() + PATIENCE);
-        let answer = match errand.manner {
-            HostBehavior::Wait => ask(&mut client, &errand.request(self.house.workspace(), false))?,
-            HostBehavior::Later => self.placed(&mut client, errand)?,
+        let answer = match scenario.manner {
+            HostBehavior::Wait => ask(&mut client, &scenario.request(self.installation.workspace(), false))?,
+            HostBehavior::Later => self.submit(&mut client, scenario)?,
             HostBehavior::Cancel(after) => {
-                let placed = self.placed(&mut client, errand)?;
+                let submitted = self.submit(&mut client, scenario)?;
                 sleep(Duration::from_millis(after));
-                let cancel = json!({ "name": "call_cancel", "arguments": { "job_id": placed["job_id"] } });
+                let cancel = json!({ "name": "call_cancel", "arguments": { "job_id": submitted["job_id"] } });
                 // One that has ended cannot be cancelled any more; that is a refusal and no violation.
                 let id = client.send("tools/call", &cancel)?;
                 client.answer_to(id)?;
-                placed
+                submitted
             }
             HostBehavior::CancelRequest(after) => {
-                let id = client.send("tools/call", &errand.request(self.house.workspace(), false))?;
+                let id =
+                    client.send("tools/call", &scenario.request(self.installation.workspace(), false))?;
                 sleep(Duration::from_millis(after));
-                client.say(&json!({
+                client.send_message(&json!({
                     "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id }
                 }))?;
-                self.placed(&mut client, errand)?
+                self.submit(&mut client, scenario)?
             }
             HostBehavior::HangUp(after) => {
-                client.send("tools/call", &errand.request(self.house.workspace(), false))?;
+                client.send("tools/call", &scenario.request(self.installation.workspace(), false))?;
                 sleep(Duration::from_millis(after));
                 client.kill()?;
-                client = self.house.host()?;
+                client = self.installation.host()?;
                 client.give_up_at(Instant::now() + PATIENCE);
-                self.placed(&mut client, errand)?
+                self.submit(&mut client, scenario)?
             }
         };
         let ended = Self::end_of(&mut client, answer)?;
-        self.judge(errand, &ended, number);
+        self.judge(scenario, &ended, number);
         *host = Some(client);
         Ok(())
     }
 
     /// Asked with the same key, it is the job that is there, if one is.
-    fn placed(&self, client: &mut BenchHost, errand: &SoakScenario) -> Result<Value, Failure> {
-        ask(client, &errand.request(self.house.workspace(), true))
+    fn submit(&self, client: &mut BenchHost, scenario: &SoakScenario) -> Result<Value, Failure> {
+        ask(client, &scenario.request(self.installation.workspace(), true))
     }
 
     fn end_of(client: &mut BenchHost, mut answer: Value) -> Result<Value, Failure> {
@@ -102,7 +108,7 @@ impl SoakCaller<'_> {
         let give_up_at = Instant::now() + PATIENCE;
         while !is_final(&answer) {
             if Instant::now() > give_up_at {
-                return Err(format!("the job {job} does not end: {}", answer["status"]).into());
+                return Err(format!("job {job} does not finish: {}", answer["status"]).into());
             }
             client.give_up_at(Instant::now() + PATIENCE);
             let wait =
@@ -113,14 +119,14 @@ impl SoakCaller<'_> {
         Ok(answer)
     }
 
-    fn judge(&self, errand: &SoakScenario, ended: &Value, number: u32) {
+    fn judge(&self, scenario: &SoakScenario, ended: &Value, number: u32) {
         let text = |key: &str| ended[key].as_str().unwrap_or_default().to_owned();
         let (job, status, output) = (text("job_id"), text("status"), text("output"));
-        let violation = |what: String| self.ledger.violation(&format!("job {job}: {what} ({errand:?})"));
-        if !errand.ends.contains(&status.as_str()) {
+        let violation = |what: String| self.ledger.violation(&format!("job {job}: {what} ({scenario:?})"));
+        if !scenario.ends.contains(&status.as_str()) {
             violation(format!("it is {status}: {}", ended["error"]));
         }
-        if status == "completed" && output != errand.key {
+        if status == "completed" && output != scenario.key {
             let shown: String = output.chars().take(80).collect();
             violation(format!("it answered {shown:?}"));
         }
@@ -130,10 +136,10 @@ impl SoakCaller<'_> {
         let left: Vec<&str> =
             pids.lines().filter(|pid| pid.trim().parse().is_ok_and(|pid| alive.contains(&pid))).collect();
         if !left.is_empty() {
-            violation(format!("it has ended, and {} of its processes are alive: {left:?}", left.len()));
+            violation(format!("it has finished, and {} of its processes are alive: {left:?}", left.len()));
         }
         let _ = fs::remove_file(self.pids(number));
-        self.ledger.enter(LedgerEntry { key: errand.key.clone(), job, status });
+        self.ledger.enter(LedgerEntry { key: scenario.key.clone(), job, status });
     }
 }
 

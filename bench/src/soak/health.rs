@@ -66,7 +66,7 @@ fn course(samples: &[f64]) -> String {
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (memory, files) = (course(&self.memory), course(&self.files));
-        write!(f, "memory {memory} MB, open files {files}, in fifths of {} looks", self.memory.len())
+        write!(f, "memory {memory} MB, open files {files}, in fifths of {} samples", self.memory.len())
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_grows_steadily_is_told_and_what_fills_once_is_not() {
+    fn steady_growth_is_reported_a_filled_cache_is_not() {
         let steady = Health { memory: (0..80).map(f64::from).collect(), ..Health::default() };
         assert_eq!(steady.growth().len(), 1);
         let once = Health {

@@ -61,9 +61,12 @@ impl SoakLedger {
             match jobs.as_slice() {
                 [(_, state)] if *state == entry.status => {}
                 [(_, state)] => {
-                    self.violation(&format!("job {}: told as {}, kept as {state}", entry.job, entry.status));
+                    self.violation(&format!(
+                        "job {}: reported as {}, stored as {state}",
+                        entry.job, entry.status
+                    ));
                 }
-                jobs => self.violation(&format!("{}: it is {} jobs", entry.key, jobs.len())),
+                jobs => self.violation(&format!("{}: stored as {} jobs", entry.key, jobs.len())),
             }
         }
         for (key, state) in &kept {
@@ -127,9 +130,9 @@ mod tests {
         assert_eq!(
             ledger.violations(),
             [
-                "job other: told as completed, kept as failed",
-                "twice: it is 2 jobs",
-                "lost: it is 0 jobs",
+                "job other: reported as completed, stored as failed",
+                "twice: stored as 2 jobs",
+                "lost: stored as 0 jobs",
                 "unended: it is still running"
             ]
         );

@@ -6,9 +6,9 @@
 //! open files do not grow. In the end: nothing is left running.
 
 mod caller;
-mod errand;
 mod health;
 mod ledger;
+mod scenario;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -20,10 +20,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::census::{self, Mark};
-use crate::dice::Dice;
 use crate::executables::Executables;
-use crate::house::{House, quoted};
+use crate::installation::{Installation, quoted};
 use crate::interruption::Interruption;
+use crate::random::SeededRandom;
 use crate::{Failure, output};
 
 use caller::SoakCaller;
@@ -47,8 +47,8 @@ pub struct SoakScale {
 /// Describes the method for the reader.
 pub fn method(scale: &SoakScale) -> String {
     format!(
-        "- {} s, seed {}; {HOSTS} hosts, each with one call at a time to the scripted agent, 19 kinds of them, faults among them\n\
-         - hosts wait, come back later, cancel, and are killed and come back; the daemon is killed (SIGKILL) every 1 to 6 s during the first 60 %\n\
+        "- {} s, seed {}; {HOSTS} hosts, each with one call at a time to the scripted agent, 19 kinds, including faults\n\
+         - hosts wait, reconnect later, cancel, and are killed and reconnect; the daemon is killed (SIGKILL) every 1 to 6 s during the first 60 %\n\
          - memory and open files are those of the daemon that lived through the rest",
         scale.time.as_secs(),
         scale.seed
@@ -68,22 +68,34 @@ pub struct Soaked {
 pub fn soak(executables: &Executables, work: &Path, scale: SoakScale) -> Result<Soaked, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut interruption = runtime.block_on(async { Interruption::listen() })?;
-    let mut dice = Dice::new(scale.seed);
+    let mut random = SeededRandom::new(scale.seed);
     let (agents, servers) = (Mark::new(0), Mark::new(1));
-    let house = furnish(executables, work, &agents, &servers)?;
-    drop(house.host()?);
+    let installation = install(executables, work, &agents, &servers)?;
+    drop(installation.host()?);
     let (ledger, stop) = (SoakLedger::default(), AtomicBool::new(false));
-    let mut watch = Watch { house: &house, ledger: &ledger, health: Health::default(), kills: 0, checks: 0 };
+    let mut watch = Watch {
+        installation: &installation,
+        ledger: &ledger,
+        health: Health::default(),
+        kills: 0,
+        checks: 0,
+    };
     let interrupted = thread::scope(|scope| {
         for name in 0..HOSTS {
-            let caller =
-                SoakCaller { name, house: &house, mark: &agents, ledger: &ledger, work, stop: &stop };
-            let dice = dice.split();
-            scope.spawn(move || caller.run(dice));
+            let caller = SoakCaller {
+                name,
+                installation: &installation,
+                mark: &agents,
+                ledger: &ledger,
+                work,
+                stop: &stop,
+            };
+            let random = random.split();
+            scope.spawn(move || caller.run(random));
         }
         // Also when this panics: the scope waits for the callers.
         let _stop = StopAtLast(&stop);
-        watch.throughout(scale.time, &mut dice, || {
+        watch.throughout(scale.time, &mut random, || {
             // A signal is noticed by a runtime that waits.
             runtime.block_on(async { tokio::time::sleep(TICK).await });
             interruption.check()
@@ -92,7 +104,7 @@ pub fn soak(executables: &Executables, work: &Path, scale: SoakScale) -> Result<
     watch.check_database();
     ledger.compare(&watch.database())?;
     watch.health.growth().iter().for_each(|growth| ledger.violation(growth));
-    house.stop()?;
+    installation.stop()?;
     for (mark, who) in [(&agents, "of the agents"), (&servers, "of the servers and supervisors")] {
         let left = mark.settle(Duration::from_secs(10));
         if !left.is_empty() {
@@ -106,7 +118,12 @@ pub fn soak(executables: &Executables, work: &Path, scale: SoakScale) -> Result<
 }
 
 /// A home whose agent marks itself, and whose servers are marked otherwise.
-fn furnish(executables: &Executables, work: &Path, agents: &Mark, servers: &Mark) -> Result<House, Failure> {
+fn install(
+    executables: &Executables,
+    work: &Path,
+    agents: &Mark,
+    servers: &Mark,
+) -> Result<Installation, Failure> {
     let program = work.join("agent");
     let text = format!(
         "#!/bin/sh\nexport {}={}\nexec '{}' \"$@\"\n",
@@ -121,7 +138,7 @@ fn furnish(executables: &Executables, work: &Path, agents: &Mark, servers: &Mark
         "rehearsal = true\n[limits]\nat_once = 8\n[retention]\nmax_count = \"off\"\n[sandbox]\npolicy = \"off\"\n[programs]\nrehearsal = {}\n",
         quoted(&program.canonicalize()?)?
     );
-    Ok(House::furnish(executables, work, &config)?.marked(servers))
+    Ok(Installation::install(executables, work, &config)?.marked(servers))
 }
 
 /// Tells the callers to stop when it is dropped.
@@ -140,7 +157,7 @@ fn name(pid: u32) -> String {
 
 /// The thread that kills and checks.
 struct Watch<'a> {
-    house: &'a House,
+    installation: &'a Installation,
     ledger: &'a SoakLedger,
     health: Health,
     kills: u32,
@@ -151,7 +168,7 @@ impl Watch<'_> {
     fn throughout(
         &mut self,
         time: Duration,
-        dice: &mut Dice,
+        random: &mut SeededRandom,
         mut tick: impl FnMut() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let begin = Instant::now();
@@ -162,13 +179,13 @@ impl Watch<'_> {
             let now = Instant::now();
             if now > kill_at && now < peace_at {
                 self.kill();
-                kill_at = now + Duration::from_millis(1000 + dice.below(5000));
+                kill_at = now + Duration::from_millis(1000 + random.below(5000));
             }
             if now > check_at {
                 self.check_database();
                 check_at = now + BETWEEN_CHECKS;
             }
-            if let Ok(daemon) = self.house.daemon() {
+            if let Ok(daemon) = self.installation.daemon() {
                 self.health.look(daemon);
             }
         }
@@ -177,21 +194,23 @@ impl Watch<'_> {
 
     /// The daemon that the lock names; between two of them there is none to kill.
     fn kill(&mut self) {
-        let Some(daemon) = self.house.daemon().ok().and_then(|pid| i32::try_from(pid).ok()) else { return };
+        let Some(daemon) = self.installation.daemon().ok().and_then(|pid| i32::try_from(pid).ok()) else {
+            return;
+        };
         if kill(Pid::from_raw(daemon), Signal::SIGKILL).is_ok() {
             self.kills += 1;
         }
     }
 
     fn database(&self) -> std::path::PathBuf {
-        self.house.state().join("switchboard.db")
+        self.installation.state().join("switchboard.db")
     }
 
     fn check_database(&mut self) {
         self.checks += 1;
         match ledger::integrity(&self.database()) {
             Ok(word) if word == "ok" => {}
-            Ok(word) => self.ledger.violation(&format!("the database is not whole: {word}")),
+            Ok(word) => self.ledger.violation(&format!("the database is corrupt: {word}")),
             Err(failure) => self.ledger.violation(&format!("the database cannot be checked: {failure}")),
         }
     }

@@ -42,11 +42,11 @@ impl SupervisingScale {
     pub fn method(&self) -> String {
         let Self { rounds, runs, crowd, crowds, megabytes } = self;
         format!(
-            "- rounds: {rounds}, in each of which the baseline and ours take turns; shown are median (least–greatest)\n\
+            "- rounds: {rounds}, in each of which the baseline and ours alternate; median (min–max)\n\
              - a round: {runs} runs one after the other; {crowd} runs at once, {crowds}×; {megabytes} MB copied\n\
              - the agent: `rehearsal --as plain`, answering a short prompt\n\
-             - plain spawn: `Command::spawn` with the prompt as a file, stdout read to its end, waited for\n\
-             - ours: a run started in a fresh spool, waited for, its output read from there\n\
+             - plain spawn: `Command::spawn` with the prompt as a file, stdout read to its end, then awaited\n\
+             - ours: a run started in a new spool, awaited, its output read from the spool\n\
              - CPU time: of the bench and of every process below it; 1 MB is 10⁶ bytes"
         )
     }

@@ -104,7 +104,7 @@ pub fn finish_plainly(mut child: Child) -> Result<(), Failure> {
     }
     let status = child.wait()?;
     if !status.success() {
-        return Err(format!("the plainly started agent ended with {status}").into());
+        return Err(format!("the plain spawn exited with {status}").into());
     }
     check_answer(&answer)
 }
@@ -114,7 +114,7 @@ pub fn check_report(report: &RunReport) -> Result<(), Failure> {
     if report.end == End::Exited && report.exit == Some(Exit::Code(0)) {
         Ok(())
     } else {
-        Err(format!("a supervised run ended otherwise than expected: {report:?}").into())
+        Err(format!("unexpected end of a supervised run: {report:?}").into())
     }
 }
 

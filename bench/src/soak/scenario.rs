@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::dice::Dice;
+use crate::random::SeededRandom;
 
 /// A call, and its possible outcomes.
 #[derive(Debug, Clone)]
@@ -40,19 +40,19 @@ const TIMEOUT: &[&str] = &["timeout"];
 
 impl SoakScenario {
     /// Any; its descendants write their process ids to that file.
-    pub fn any(dice: &mut Dice, key: String, pids: &Path) -> Self {
-        let (steps, ends, timeout_ms) = any_steps(dice, &key);
+    pub fn any(random: &mut SeededRandom, key: String, pids: &Path) -> Self {
+        let (steps, ends, timeout_ms) = any_steps(random, &key);
         let steps = format!("pidfile {}\n{steps}", pids.display());
-        let mut errand = Self { key, ends, manner: any_manner(dice), steps, timeout_ms };
-        if matches!(errand.manner, HostBehavior::Cancel(_) | HostBehavior::CancelRequest(_)) {
+        let mut scenario = Self { key, ends, manner: any_manner(random), steps, timeout_ms };
+        if matches!(scenario.manner, HostBehavior::Cancel(_) | HostBehavior::CancelRequest(_)) {
             // The cancellation and the end race; a finished job is not cancelled.
-            errand.ends = match errand.ends[0] {
+            scenario.ends = match scenario.ends[0] {
                 "completed" => &["completed", "cancelled"],
                 "failed" => &["failed", "cancelled"],
                 _ => &["timeout", "cancelled"],
             };
         }
-        errand
+        scenario
     }
 
     /// The request that places it. Asked twice, it is the same job.
@@ -66,21 +66,21 @@ impl SoakScenario {
     }
 }
 
-fn any_manner(dice: &mut Dice) -> HostBehavior {
-    match dice.below(20) {
+fn any_manner(random: &mut SeededRandom) -> HostBehavior {
+    match random.below(20) {
         0..=8 => HostBehavior::Wait,
         9..=12 => HostBehavior::Later,
-        13..=14 => HostBehavior::Cancel(dice.below(800)),
-        15..=17 => HostBehavior::CancelRequest(dice.below(800)),
-        _ => HostBehavior::HangUp(dice.below(800)),
+        13..=14 => HostBehavior::Cancel(random.below(800)),
+        15..=17 => HostBehavior::CancelRequest(random.below(800)),
+        _ => HostBehavior::HangUp(random.below(800)),
     }
 }
 
-fn any_steps(dice: &mut Dice, key: &str) -> (String, &'static [&'static str], u32) {
+fn any_steps(random: &mut SeededRandom, key: &str) -> (String, &'static [&'static str], u32) {
     let long = 60_000;
-    let wait = dice.below(1500);
+    let wait = random.below(1500);
     let done = |steps: &str| (format!("{steps}\nanswer {key}"), COMPLETED, long);
-    match dice.below(19) {
+    match random.below(19) {
         0 | 1 => done("say begun"),
         2 | 3 => done(&format!("say begun\ndelay {wait}ms")),
         4 => done("stream 40 200B 5ms"),

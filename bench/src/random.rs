@@ -1,13 +1,13 @@
-//! Chance that can be had again: the same seed gives the same throws.
+//! Reproducible random numbers: the same seed gives the same sequence.
 //!
-//! The generator is `SplitMix64`, which is enough to choose by and for nothing else.
+//! The generator is `SplitMix64`, which is good enough for simulations and not for cryptography.
 
-/// A source of throws.
+/// A seeded generator.
 #[derive(Debug, Clone)]
-pub struct Dice(u64);
+pub struct SeededRandom(u64);
 
-impl Dice {
-    /// By that seed.
+impl SeededRandom {
+    /// Creates a generator with a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -25,21 +25,21 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of `0..bound`.
+    /// Returns a number in `0..bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
     /// Returns a number in [0, 1).
-    pub fn part(&mut self) -> f64 {
+    pub fn fraction(&mut self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
         let part = (self.next() >> 11) as f64;
         part / 9_007_199_254_740_992.0
     }
 
-    /// The time until something happens that happens so often on average.
+    /// Returns an exponentially distributed waiting time with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.part()).ln()
+        -mean * (1.0 - self.fraction()).ln()
     }
 }
 
@@ -48,19 +48,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_throws_and_another_others() {
+    fn random_sequence_depends_on_the_seed() {
         let throws = |seed| {
-            let mut dice = Dice::new(seed);
-            [dice.below(1000), dice.below(1000), dice.below(1000)]
+            let mut random = SeededRandom::new(seed);
+            [random.below(1000), random.below(1000), random.below(1000)]
         };
         assert_eq!(throws(7), throws(7));
         assert_ne!(throws(7), throws(8));
     }
 
     #[test]
-    fn waiting_times_have_the_mean_that_was_asked_for() {
-        let mut dice = Dice::new(1);
-        let mean = (0..20_000).map(|_| dice.exponential(3.0)).sum::<f64>() / 20_000.0;
+    fn waiting_times_have_the_requested_mean() {
+        let mut random = SeededRandom::new(1);
+        let mean = (0..20_000).map(|_| random.exponential(3.0)).sum::<f64>() / 20_000.0;
         assert!((2.9..3.1).contains(&mean), "{mean}");
     }
 }

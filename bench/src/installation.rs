@@ -1,6 +1,6 @@
-//! Ours, as a user would have it: a home with a configuration, the daemon that is started on demand, bridges to it.
+//! An installation of Switchboard, as a user would have it: a home with a configuration, a daemon started on demand, bridges.
 //!
-//! Owns the daemon, and ends it when it is dropped.
+//! Owns the daemon, and stops it on drop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,30 +21,30 @@ pub const AT_ONCE: usize = 32;
 pub const MOST_AT_ONCE: usize = 64;
 /// The prompt of every agent.
 pub const PROMPT: &str = "Say hello.";
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-const PATIENCE: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A home, and the programs that live in it.
+/// A home directory and the programs that use it.
 #[derive(Debug)]
-pub struct House {
+pub struct Installation {
     switchboard: PathBuf,
     home: PathBuf,
     workspace: PathBuf,
     mark: Option<Mark>,
 }
 
-impl House {
+impl Installation {
     /// Sets up the stub in place of `claude`, without a sandbox by default, because the baseline has none. No daemon runs yet.
     pub fn with_stub(executables: &Executables, work: &Path) -> Result<Self, Failure> {
         let stub = quoted(&executables.stub)?;
         let config = format!(
             "[limits]\nat_once = {MOST_AT_ONCE}\n\n[retention]\nmax_count = \"off\"\n\n[sandbox]\npolicy = \"off\"\n\n[programs]\nclaude = {stub}\n"
         );
-        Self::furnish(executables, work, &config)
+        Self::install(executables, work, &config)
     }
 
-    /// Sets up that configuration. No daemon runs yet.
-    pub fn furnish(executables: &Executables, work: &Path, config: &str) -> Result<Self, Failure> {
+    /// Writes a configuration. No daemon runs yet.
+    pub fn install(executables: &Executables, work: &Path, config: &str) -> Result<Self, Failure> {
         let work = work.canonicalize()?;
         let (home, workspace) = (work.join("home"), work.join("workspace"));
         fs::create_dir_all(&home)?;
@@ -53,7 +53,7 @@ impl House {
         Ok(Self { switchboard: executables.switchboard.clone(), home, workspace, mark: None })
     }
 
-    /// Lets every process that is started here carry that mark, but for the agents, which get named variables only.
+    /// Marks every started process except the agents, which get selected variables only.
     pub fn marked(mut self, mark: &Mark) -> Self {
         self.mark = Some(mark.clone());
         self
@@ -100,7 +100,7 @@ impl House {
     /// another's.
     pub fn daemon(&self) -> Result<u32, Failure> {
         let lock: Value = serde_json::from_slice(&fs::read(self.lock())?)?;
-        let pid = lock["pid"].as_u64().ok_or("the lock of the daemon names no process")?;
+        let pid = lock["pid"].as_u64().ok_or("the daemon's lock contains no pid")?;
         let program = fs::read_link(format!("/proc/{pid}/exe")).ok();
         if program != self.switchboard.canonicalize().ok() {
             return Err("the daemon is gone".into());
@@ -113,12 +113,12 @@ impl House {
         let Ok(daemon) = self.daemon() else { return Ok(()) };
         let stopped =
             self.command("stop").arg("--cancel").stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-        let give_up_at = Instant::now() + PATIENCE;
+        let give_up_at = Instant::now() + TIMEOUT;
         while is_there(daemon) {
             if Instant::now() > give_up_at {
-                return Err(format!("the daemon does not end: `switchboard stop` said {stopped}").into());
+                return Err(format!("the daemon does not exit: `switchboard stop` printed {stopped}").into());
             }
-            sleep(LOOK_AGAIN);
+            sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for Installation {
     fn drop(&mut self) {
         let _ = self.stop();
     }
@@ -149,7 +149,7 @@ impl Drop for House {
 
 /// A path as TOML has it: a string of JSON is one of TOML.
 pub fn quoted(path: &Path) -> Result<Value, Failure> {
-    Ok(Value::from(path.to_str().ok_or_else(|| format!("`{}` is not text", path.display()))?))
+    Ok(Value::from(path.to_str().ok_or_else(|| format!("`{}` is not UTF-8", path.display()))?))
 }
 
 /// Returns whether the daemon runs. It is not a child of this process, so it leaves no zombie.
@@ -164,6 +164,6 @@ pub fn check(result: &Value) -> Result<(), Failure> {
     if answer["status"] == "completed" && answer["output"] == "Hello." {
         Ok(())
     } else {
-        Err(format!("a call was answered otherwise than expected: {result}").into())
+        Err(format!("unexpected result of a call: {result}").into())
     }
 }
