@@ -4,7 +4,6 @@
 //! crash.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use model::{JobId, Owner, StateName};
@@ -73,10 +72,7 @@ pub fn recover_store(
         if dry_run { None } else { Some(StateIdentity::open(state).map_err(cannot_use)?.identity) };
     let owner = identity.map_or_else(|| Owner::new("dry-run"), |identity| identity.new_owner());
     let mut report = RecoveryReport { database: database.path().to_owned(), ..RecoveryReport::default() };
-    let is_file = fs::metadata(database.path()).map_or(true, |found| found.is_file());
-    let not_a_file = || StoreError::NotAFile { path: database.path().to_owned() };
-    let checked = if is_file { database.check() } else { Err(not_a_file()) };
-    let known = match checked.and_then(|()| database.revisions()) {
+    let known = match database.check().and_then(|()| database.revisions()) {
         Ok(known) => known,
         Err(StoreError::Damaged { .. } | StoreError::Foreign { .. } | StoreError::NotAFile { .. }) => {
             if !dry_run {

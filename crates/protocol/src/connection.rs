@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fs::metadata;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -10,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use regular_file::is_not_directory;
 use rustix::process::{Pid, geteuid};
 
 use crate::directory::open_directory;
@@ -101,8 +101,7 @@ fn connect_socket(home: &SwitchboardHome) -> Result<UnixStream, ConnectError> {
             .map(move |directory| directory.join(&name))
             .collect::<Vec<PathBuf>>()
     });
-    let announced_directory = announced.as_deref().and_then(Path::parent).map(Path::to_owned);
-    for path in announced.into_iter().chain(default) {
+    for path in announced.clone().into_iter().chain(default) {
         match socket::connect(&path) {
             Ok(stream) => return Ok(stream),
             Err(error) if has_no_listener(&error) => {}
@@ -110,9 +109,18 @@ fn connect_socket(home: &SwitchboardHome) -> Result<UnixStream, ConnectError> {
         }
     }
     // The daemon cannot recreate its socket there, and no other one can start while it holds the lock.
-    match announced_directory.filter(|directory| metadata(directory).is_ok_and(|found| !found.is_dir())) {
-        Some(path) if is_locked(home.state()) => Err(ConnectError::SocketDirectory { path }),
+    match announced.as_deref().and_then(find_obstacle) {
+        Some(path) if is_locked(home.state()) => Err(ConnectError::SocketBlocked { path: path.to_owned() }),
         _ => Err(ConnectError::NotRunning),
+    }
+}
+
+/// Returns the path that prevents a daemon from creating its socket.
+fn find_obstacle(socket: &Path) -> Option<&Path> {
+    if socket.is_dir() {
+        Some(socket)
+    } else {
+        socket.parent().filter(|directory| is_not_directory(directory))
     }
 }
 
@@ -192,9 +200,9 @@ pub enum ConnectError {
     /// No process listens.
     #[error("no daemon is running")]
     NotRunning,
-    /// A daemon is running, and a file is in place of the directory of its socket.
-    #[error("cannot reach the running daemon: `{}` is not a directory", path.display())]
-    SocketDirectory {
+    /// A daemon is running, and something else is in place of its socket or of the socket's directory.
+    #[error("cannot reach the running daemon: `{}` blocks its socket", path.display())]
+    SocketBlocked {
         /// The path.
         path: PathBuf,
     },
@@ -240,7 +248,7 @@ impl ConnectError {
     pub fn hint(&self) -> String {
         match self {
             Self::NotRunning => "start one with `switchboard serve`".to_owned(),
-            Self::SocketDirectory { path } => {
+            Self::SocketBlocked { path } => {
                 format!("move `{}` away or remove it; the daemon recreates its socket", path.display())
             }
             Self::OtherPidNamespace => {

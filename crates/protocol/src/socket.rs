@@ -13,6 +13,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use regular_file::{FileKind, WrongFileType};
 use rustix::fs::OFlags;
 
 /// The size of `sun_path` without the terminating NUL.
@@ -36,6 +37,9 @@ pub fn socket_name(state: &File) -> io::Result<OsString> {
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let address = Address::new(path)?;
     match std::fs::remove_file(&address.path) {
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+            return Err(WrongFileType { path: path.to_owned(), expected: FileKind::Socket }.into());
+        }
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }

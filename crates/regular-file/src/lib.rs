@@ -85,12 +85,19 @@ fn open_checked(directory: impl AsFd, path: &Path, flags: OFlags) -> io::Result<
 /// Creates a directory and its parents with mode 0700. Succeeds if the directory exists.
 pub fn create_private_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
-        let is_blocked = |path: &&Path| fs::metadata(path).is_ok_and(|found| !found.is_dir());
-        match path.ancestors().find(is_blocked) {
+        match path.ancestors().find(|path| is_not_directory(path)) {
             Some(path) => WrongFileType { path: path.to_owned(), expected: FileKind::Directory }.into(),
             None => error,
         }
     })
+}
+
+/// Returns whether anything but a directory is at a path, such as a file or a dangling link.
+pub fn is_not_directory(path: &Path) -> bool {
+    match fs::metadata(path) {
+        Ok(found) => !found.is_dir(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound && path.is_symlink(),
+    }
 }
 
 /// The kind of file that a path must be.
@@ -100,6 +107,8 @@ pub enum FileKind {
     Regular,
     /// A directory.
     Directory,
+    /// A Unix socket.
+    Socket,
 }
 
 impl fmt::Display for FileKind {
@@ -107,6 +116,7 @@ impl fmt::Display for FileKind {
         f.write_str(match self {
             Self::Regular => "regular file",
             Self::Directory => "directory",
+            Self::Socket => "socket",
         })
     }
 }

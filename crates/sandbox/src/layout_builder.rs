@@ -2,12 +2,12 @@
 //!
 //! Paths are resolved (links followed) at this moment. The mounts are sorted by depth, since a deeper mount overrides those above it.
 
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use model::{Confinement, OnCreate, PRIVATE_DIRECTORIES as PRIVATE, Protected, RootAccess};
+use regular_file::create_private_directory;
 
 use crate::aliases::MountTable;
 use crate::git_commands::protect_configured;
@@ -186,7 +186,7 @@ impl Layout {
     /// paths.
     fn add_root(&mut self, path: &Path, access: RootAccess, hidden: &[HiddenPath]) -> io::Result<()> {
         if access == RootAccess::Create {
-            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+            create_private_directory(path)?;
         }
         let given = path;
         let path = match real_path(given) {

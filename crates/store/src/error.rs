@@ -48,10 +48,10 @@ pub enum StoreError {
         /// The cause.
         source: Cause,
     },
-    /// Another kind of file is in place of the database.
-    #[error("the store `{}` is not a regular file", path.display())]
+    /// Another kind of file is in place of the database or its log.
+    #[error("`{}` is not a regular file", path.display())]
     NotAFile {
-        /// The path of the database.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The store was written by a newer version of this program.

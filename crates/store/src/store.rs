@@ -53,7 +53,7 @@ impl Store {
         let engine: Arc<dyn Engine> = match setting {
             StoreSetting::Sqlite { path } => {
                 let path = path.unwrap_or(default_file);
-                if std::fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+                if let Some(path) = crate::sqlite::find_irregular_file(&path) {
                     return Err(StoreError::NotAFile { path });
                 }
                 Arc::new(Sqlite::open(path).await?)

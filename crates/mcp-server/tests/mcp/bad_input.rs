@@ -94,7 +94,11 @@ fn bad_argument_is_rejected_with_field_and_remedy() {
             ),
             ("agent_name", json!({ "prompt": "x", "agent_name": "../../x" }), "letters, digits"),
             ("add_dirs", json!({ "prompt": "x", "add_dirs": ["there"] }), "absolute path"),
-            ("add_dirs", json!({ "prompt": "x", "add_dirs": ["/no/such/directory"] }), "create the directory"),
+            (
+                "add_dirs",
+                json!({ "prompt": "x", "add_dirs": ["/no/such/directory"] }),
+                "create the directory",
+            ),
             ("system_prompt", json!({ "prompt": "x", "system_prompt": "x".repeat(200_000) }), "shorten it"),
             ("task_name", json!({ "prompt": "x", "task_name": "x".repeat(201) }), "at most 200"),
             (

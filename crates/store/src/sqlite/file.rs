@@ -157,6 +157,16 @@ fn hex_digit(digit: u8) -> char {
     char::from_digit(digit.into(), 16).unwrap_or('0')
 }
 
+/// Returns the database or a companion file if it is not a regular file. `SQLite` would report an I/O error that names no path. Only the
+/// database itself may be a link.
+pub fn find_irregular_file(path: &Path) -> Option<PathBuf> {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Some(path.to_owned());
+    }
+    let companions = ["-wal", "-shm"].map(|suffix| sibling_path(path, suffix));
+    companions.into_iter().find(|path| fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()))
+}
+
 /// Returns the path of a companion file of the database, such as `-wal`.
 pub fn sibling_path(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

@@ -37,6 +37,7 @@ use crate::requests::{
 use crate::row::{EndRow, JobRow};
 use crate::stats::{Stats, StatsRange};
 use crate::watch::{ChangeStream, JobChange};
+pub use file::find_irregular_file;
 use file::{OpenFiles, ReaderPool};
 use location::StoreLocation;
 pub use offline::{DatabaseFile, RejectedJob, RestoredJob};

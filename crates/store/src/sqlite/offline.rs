@@ -112,6 +112,9 @@ impl DatabaseFile {
 
     /// Checks the integrity of the whole file. A missing file is an error.
     pub fn check(&self) -> Result<(), StoreError> {
+        if let Some(path) = file::find_irregular_file(&self.path) {
+            return Err(StoreError::NotAFile { path });
+        }
         if !self.has_header() {
             let source = "there is no database in it".into();
             return Err(StoreError::Damaged { location: self.location().name(), source });

@@ -1,7 +1,7 @@
 //! FIFOs, directories and sockets in place of Switchboard's own files: each is named with a remedy, and no command blocks.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -58,6 +58,24 @@ fn fifo_in_place_of_a_file_fails_the_start_and_is_named() {
         }
     }
     assert!(harness.run(&["jobs"]).status.success());
+}
+
+#[test]
+fn dangling_link_for_a_directory_is_named() {
+    let harness = stopped();
+    for name in ["jobs", "environments", "logs", "caches", "caches/workspace"] {
+        let path = harness.state().join(name);
+        let backup = harness.scratch().join("backup");
+        fs::rename(&path, &backup).unwrap();
+        symlink("/does/not/exist", &path).unwrap();
+        let output = call(&harness, "@rehearse answer done");
+        let text = stderr(&output);
+        assert!(!output.status.success(), "{name}: {text}");
+        assert!(text.contains(&format!("`{}` is not a directory", path.display())), "{name}: {text}");
+        harness.run(&["stop", "--now"]);
+        fs::remove_file(&path).unwrap();
+        fs::rename(&backup, &path).unwrap();
+    }
 }
 
 #[test]
@@ -139,6 +157,33 @@ fn fifo_in_place_of_the_socket_directory_is_named() {
 }
 
 #[test]
+fn dangling_link_for_the_socket_directory_is_named() {
+    let harness = Harness::new();
+    let daemon = harness.daemon();
+    let directory = daemon.socket.as_ref().unwrap().parent().unwrap().to_owned();
+    fs::remove_dir_all(&directory).unwrap();
+    symlink("/does/not/exist", &directory).unwrap();
+    for args in [&["jobs"][..], &["stop"], &["status"]] {
+        assert_named(&harness.run(args), &directory);
+    }
+    fs::remove_file(&directory).unwrap();
+    assert!(harness.run(&["jobs"]).status.success(), "the daemon recreates its socket");
+}
+
+#[test]
+fn directory_in_place_of_the_socket_is_named() {
+    let harness = Harness::new();
+    let socket = harness.daemon().socket.unwrap();
+    fs::remove_file(&socket).unwrap();
+    fs::create_dir(&socket).unwrap();
+    for args in [&["jobs"][..], &["stop"], &["status"]] {
+        assert_named(&harness.run(args), &socket);
+    }
+    fs::remove_dir(&socket).unwrap();
+    assert!(harness.run(&["jobs"]).status.success(), "the daemon recreates its socket");
+}
+
+#[test]
 fn fifo_in_place_of_a_cache_lock_fails_the_job() {
     let harness = stopped();
     let caches = harness.state().join("caches");
@@ -188,6 +233,20 @@ fn directory_in_place_of_the_database_is_recovered() {
     assert!(text.contains("hint: run `switchboard recover`"), "{text}");
     let recovered = harness.run(&["recover"]);
     assert!(stdout(&recovered).starts_with("recovered 1 job"), "{recovered:?}");
+    assert!(stdout(&harness.run(&["jobs", "--json"])).contains("\"completed\""));
+}
+
+#[test]
+fn directory_in_place_of_the_log_is_recovered() {
+    let harness = stopped();
+    let path = harness.state().join("switchboard.db-wal");
+    let _ = fs::remove_file(&path);
+    fs::create_dir(&path).unwrap();
+    let text = stderr(&harness.run(&["jobs"]));
+    assert!(text.contains(&format!("`{}` is not a regular file", path.display())), "{text}");
+    assert!(text.contains("hint: run `switchboard recover`"), "{text}");
+    let recovered = harness.run(&["recover"]);
+    assert!(recovered.status.success(), "{recovered:?}");
     assert!(stdout(&harness.run(&["jobs", "--json"])).contains("\"completed\""));
 }
 
