@@ -98,7 +98,7 @@ impl ServerHandler for McpHandler {
         };
         let request = ToolRequest { client: &self.0, tool, arguments, context: &context };
         // Boxed: rmcp moves its own future for every message of any method.
-        let response = Box::pin(tools::call(request)).await;
+        let response = Box::pin(tools::call_tool(request)).await;
         Ok(response.unwrap_or_else(|rejection| rejection.to_tool_result().into()))
     }
 

@@ -39,7 +39,7 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     let key = uuid::Uuid::now_v7().to_string();
     let (agent, directory) = (call.agent, call.cwd.clone());
     let submit = SubmitRequest { call, task, key, background: args.background };
-    let reply = client::request(&mut connector, &DaemonRequest::Submit(Box::new(submit)))?;
+    let reply = protocol::request(&mut connector, &DaemonRequest::Submit(Box::new(submit)))?;
     let JobReply::Submitted(job) = reply else { return Err(RequestError::UnexpectedReply.into()) };
     if let Some(drift) = ConfigDrift::find(connector.home(), &environment) {
         drift.print();

@@ -5,10 +5,7 @@
 use std::collections::BTreeMap;
 
 use calls::Answer;
-use protocol::{
-    DaemonConnection, DaemonConnector, DaemonReply, DaemonRequest, HomeError, ProcessEnvironment,
-    RequestError, SwitchboardHome,
-};
+use protocol::{DaemonConnector, DaemonReply, HomeError, ProcessEnvironment, SwitchboardHome};
 
 use crate::config::Config;
 
@@ -27,18 +24,4 @@ pub fn connector() -> Result<DaemonConnector, HomeError> {
 fn call_environment(home: &SwitchboardHome, environment: &ProcessEnvironment) -> BTreeMap<String, String> {
     let pass_env = Config::read(Some(home), environment, &[]).map(|config| config.pass_env);
     calls::agent_variables(&environment.utf8_variables(), &pass_env.unwrap_or_default())
-}
-
-/// Sends an idempotent request with a one-line reply; see [`protocol::request`].
-pub fn request(connector: &mut DaemonConnector, request: &DaemonRequest) -> Result<JobReply, RequestError> {
-    protocol::request(connector, request)
-}
-
-/// Sends a request on a connection; see [`protocol::exchange`].
-pub fn exchange(
-    connection: &mut DaemonConnection,
-    request: &DaemonRequest,
-    on_reply: impl FnMut(&JobReply),
-) -> Result<JobReply, RequestError> {
-    protocol::exchange(connection, request, on_reply)
 }

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::client::{self, JobReply, exchange};
+use crate::client::{self, JobReply};
 use crate::daemon::DaemonError;
 use crate::drift::ConfigDrift;
 use crate::exit_status::ExitStatus;
@@ -29,7 +29,7 @@ pub fn status(args: &cli::Look) -> Result<ExitCode, CommandFailure> {
     let home = SwitchboardHome::from_environment(&environment)?;
     let result = connect_when_ready(&home, ClientRole::Control).map_err(RequestError::from).and_then(
         |mut connection| {
-            let status = exchange(&mut connection, &DaemonRequest::Status, |_| {})?;
+            let status = protocol::exchange(&mut connection, &DaemonRequest::Status, |_| {})?;
             Ok((status, ConfigDrift::query(&mut connection, &home, &environment), connection.welcome.peer))
         },
     );
@@ -85,7 +85,7 @@ pub fn serve_in_background(args: &cli::Serve) -> Result<ExitCode, CommandFailure
     let pid = connection.process.as_raw_pid();
     output::line(&format!("the daemon runs (pid {pid}, version {})", protocol::VERSION));
     if let JobReply::Status(DaemonStatus { http: Some(http), .. }) =
-        exchange(&mut connection, &DaemonRequest::Status, |_| {})?
+        protocol::exchange(&mut connection, &DaemonRequest::Status, |_| {})?
     {
         output::line(&format!("http: {http}"));
     }
@@ -95,7 +95,7 @@ pub fn serve_in_background(args: &cli::Serve) -> Result<ExitCode, CommandFailure
 /// Returns why the running daemon rejects calls; `None` if it accepts them, or none is running.
 pub fn daemon_problem(home: &SwitchboardHome) -> Option<ErrorReply> {
     let mut connection = connect(home, ClientRole::Control, None).ok()?;
-    match exchange(&mut connection, &DaemonRequest::Status, |_| {}) {
+    match protocol::exchange(&mut connection, &DaemonRequest::Status, |_| {}) {
         Ok(JobReply::Status(status)) => status.problem,
         _ => None,
     }
@@ -162,7 +162,7 @@ pub fn stop(args: &cli::Stop) -> Result<ExitCode, CommandFailure> {
         (false, true) => StopMode::Cancel,
         (false, false) => StopMode::Drain,
     };
-    exchange(&mut connection, &DaemonRequest::Stop { mode }, |reply| {
+    protocol::exchange(&mut connection, &DaemonRequest::Stop { mode }, |reply| {
         if let JobReply::Draining { running: running @ 1.. } = reply {
             output::aside(&waiting_line(*running, mode));
         }

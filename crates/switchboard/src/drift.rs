@@ -9,7 +9,7 @@ use std::fmt;
 use protocol::{ClientRole, DaemonConnection, DaemonRequest, ProcessEnvironment, SwitchboardHome, connect};
 use serde::Serialize;
 
-use crate::client::{JobReply, exchange};
+use crate::client::JobReply;
 use crate::config::EffectiveSettings;
 use crate::output;
 
@@ -63,7 +63,7 @@ impl ConfigDrift {
             return Some(Self { pid, changed: Vec::new(), unreadable: None, program_replaced: true });
         }
         let Ok(JobReply::Settings { settings: daemon }) =
-            exchange(connection, &DaemonRequest::Settings, |_| {})
+            protocol::exchange(connection, &DaemonRequest::Settings, |_| {})
         else {
             return None;
         };

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
-use crate::client::{self, JobReply};
+use crate::client::JobReply;
 use crate::exit_status::ExitStatus;
 use crate::failure::{CommandFailure, RuntimeError};
 use crate::output::{self, ResultCopy, UnwrittenError};
@@ -163,7 +163,7 @@ impl Follower {
         self.is_cancelled = true;
         self.view.aside("cancelling; press Ctrl-C again to leave it to the daemon");
         let cancel = DaemonRequest::Cancel { job: self.job.clone() };
-        if let Err(error) = client::request(&mut self.connector, &cancel) {
+        if let Err(error) = protocol::request::<Answer>(&mut self.connector, &cancel) {
             // Most likely the job has just ended, which the next event reports.
             self.view.aside(&format!("not cancelled: {error}"));
         }

@@ -37,7 +37,7 @@ pub fn list(args: &cli::ListJobs) -> Result<ExitCode, CommandFailure> {
         limit: args.limit,
     };
     loop {
-        let reply = client::request(&mut connector, &DaemonRequest::Jobs(query.clone()))?;
+        let reply = protocol::request(&mut connector, &DaemonRequest::Jobs(query.clone()))?;
         let JobReply::Jobs { jobs, total } = reply else { return Err(RequestError::UnexpectedReply.into()) };
         if args.json {
             output::line(&serde_json::to_string(&serde_json::json!({ "jobs": jobs, "total": total }))?);
@@ -114,7 +114,7 @@ pub fn status(id: &str, json: bool) -> Result<ExitCode, CommandFailure> {
 }
 
 fn fetch_answer(connector: &mut DaemonConnector, id: &str) -> Result<Box<Answer>, RequestError> {
-    match client::request(connector, &DaemonRequest::Job { job: id.to_owned() })? {
+    match protocol::request(connector, &DaemonRequest::Job { job: id.to_owned() })? {
         JobReply::Answer(answer) => Ok(answer),
         _ => Err(RequestError::UnexpectedReply),
     }
@@ -225,7 +225,7 @@ fn print_events_so_far(
 pub fn wait(args: &cli::Wait) -> Result<ExitCode, CommandFailure> {
     let timeout_ms = args.timeout.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     let request = DaemonRequest::Wait { jobs: args.ids.clone(), any: args.any, timeout_ms };
-    let reply = client::request(&mut client::connector()?, &request)?;
+    let reply = protocol::request(&mut client::connector()?, &request)?;
     let JobReply::Answers { answers } = reply else { return Err(RequestError::UnexpectedReply.into()) };
     if args.json {
         output::line(&serde_json::to_string(&answers)?);
@@ -257,7 +257,7 @@ pub fn cancel(args: &cli::Cancel) -> Result<ExitCode, CommandFailure> {
     let mut connector = client::connector()?;
     let mut code = ExitCode::SUCCESS;
     for id in &args.ids {
-        match client::request(&mut connector, &DaemonRequest::Cancel { job: id.clone() }) {
+        match protocol::request(&mut connector, &DaemonRequest::Cancel { job: id.clone() }) {
             Ok(JobReply::Cancelled { job_id, previous, now }) => {
                 if args.json {
                     let line = serde_json::json!({ "job_id": job_id, "previous": previous, "status": now });

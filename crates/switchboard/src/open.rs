@@ -15,7 +15,7 @@ const OPENERS: [&str; 2] = ["xdg-open", "open"];
 /// Requests a link from the daemon, prints it, and opens it if there is a display.
 pub fn run(args: &cli::OpenPage) -> Result<ExitCode, CommandFailure> {
     // Idempotent enough: a repeated request leaves an unused link.
-    let reply = client::request(&mut client::connector()?, &DaemonRequest::Open)?;
+    let reply = protocol::request(&mut client::connector()?, &DaemonRequest::Open)?;
     let JobReply::Link { url } = reply else { return Err(RequestError::UnexpectedReply.into()) };
     output::line(&url);
     let environment = ProcessEnvironment::current();

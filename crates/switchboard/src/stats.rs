@@ -25,7 +25,7 @@ pub fn run(args: &cli::Statistics) -> Result<ExitCode, CommandFailure> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(now.saturating_sub(span).as_millis()).unwrap_or_default()
     });
-    let reply = client::request(&mut client::connector()?, &DaemonRequest::Stats { since_ms })?;
+    let reply = protocol::request(&mut client::connector()?, &DaemonRequest::Stats { since_ms })?;
     let JobReply::Stats(stats) = reply else { return Err(RequestError::UnexpectedReply.into()) };
     if args.json {
         output::line(&with_unknown_costs(&stats)?.to_string());

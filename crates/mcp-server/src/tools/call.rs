@@ -1,6 +1,6 @@
 //! The shared part of the tools that call an agent: parameters, their validation, and the wait for the answer.
 //!
-//! The only place where a caller's strings become a `CallSpec`. The file of each agent holds the differences.
+//! The only place where a caller's strings become a `CallSpec`. `agent_tools` has the differences between the agents.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -4,13 +4,11 @@ use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::agent_tools::find_agent_tool;
 use super::definition::{Effect, ToolRequest, define_tool};
 use super::listed_tools;
 use super::reference::properties;
-use super::{
-    call_cancel, call_cc, call_codex, call_gem, call_jobs, call_output, call_rehearsal, call_status,
-    call_wait,
-};
+use super::{call_cancel, call_jobs, call_output, call_status, call_wait};
 use crate::arguments::nearest;
 use crate::rejection::ToolRejection;
 use crate::results;
@@ -116,11 +114,10 @@ fn describe_parameters(tool: &Tool) -> impl Iterator<Item = String> {
 
 /// Returns the examples and common mistakes of a tool.
 fn examples(name: &str) -> &'static str {
+    if let Some(tool) = find_agent_tool(name) {
+        return tool.howto;
+    }
     match name {
-        call_cc::NAME => call_cc::CALL.howto,
-        call_codex::NAME => call_codex::CALL.howto,
-        call_gem::NAME => call_gem::CALL.howto,
-        call_rehearsal::NAME => call_rehearsal::CALL.howto,
         call_wait::NAME => call_wait::HOWTO,
         call_status::NAME => call_status::HOWTO,
         call_output::NAME => call_output::HOWTO,

@@ -1,13 +1,10 @@
-//! The table of the tools. Each tool has its own file.
+//! The table of the tools. Each tool has its own file; those that call an agent share one.
 
+mod agent_tools;
 mod call;
 mod call_cancel;
-mod call_cc;
-mod call_codex;
-mod call_gem;
 mod call_jobs;
 pub(crate) mod call_output;
-mod call_rehearsal;
 mod call_status;
 mod call_wait;
 mod definition;
@@ -22,38 +19,37 @@ use std::sync::LazyLock;
 
 use rmcp::model::{CallToolResponse, Tool};
 
+use agent_tools::{AGENT_TOOLS, REHEARSAL, find_agent_tool};
+use call::CallTool;
+
 use crate::options::McpOptions;
 use crate::rejection::ToolRejection;
 
 /// All tools, in the order of `tools/list` and of the reference page.
 static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
-    vec![
-        call_cc::CALL.tool(),
-        call_codex::CALL.tool(),
-        call_gem::CALL.tool(),
-        call_rehearsal::CALL.tool(),
+    let others = [
         call_wait::tool(),
         call_status::tool(),
         call_output::tool(),
         call_jobs::tool(),
         call_cancel::tool(),
         howto::tool(),
-    ]
+    ];
+    AGENT_TOOLS.iter().map(CallTool::tool).chain(others).collect()
 });
 
 /// Returns the tools that the options enable.
 pub(crate) fn listed_tools(options: &McpOptions) -> impl Iterator<Item = &'static Tool> + use<> {
     let with_rehearsal = options.rehearsal;
-    TOOLS.iter().filter(move |tool| with_rehearsal || tool.name != call_rehearsal::CALL.name)
+    TOOLS.iter().filter(move |tool| with_rehearsal || tool.name != REHEARSAL)
 }
 
 /// Calls a tool.
-pub(crate) async fn call(request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
+pub(crate) async fn call_tool(request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
+    if let Some(tool) = find_agent_tool(&request.tool.name) {
+        return Box::pin(tool.call(request)).await;
+    }
     match request.tool.name.as_ref() {
-        call_cc::NAME => Box::pin(call_cc::CALL.call(request)).await,
-        call_codex::NAME => Box::pin(call_codex::CALL.call(request)).await,
-        call_gem::NAME => Box::pin(call_gem::CALL.call(request)).await,
-        call_rehearsal::NAME => Box::pin(call_rehearsal::CALL.call(request)).await,
         call_wait::NAME => call_wait::call(request).await,
         call_status::NAME => call_status::call(request).await,
         call_output::NAME => call_output::call(request).await,
