@@ -17,9 +17,7 @@ use crate::files::JobFiles;
 use crate::identity::{self, Opened, StateIdentity};
 use crate::locks::{LockGuard, LockKey, ResourceLocks};
 use crate::records::JobRecords;
-use crate::recovery::{
-    AttachProbe, NewestRun, Orphan, RecoveryPlan, ReleasePlan, plan_recovery, plan_release,
-};
+use crate::recovery::{NewestRun, Orphan, RecoveryPlan, ReleasePlan, plan_recovery, plan_release};
 use crate::run_record::RunRecord;
 use crate::runner::StartMode;
 use crate::runs;
@@ -138,6 +136,16 @@ pub(crate) struct OrphanKeeper {
     pub wake: Arc<Notify>,
 }
 
+/// Returns the newest run of a job with its record, and how it relates to the claim.
+fn find_newest_run(files: &JobFiles, claim: &Claim) -> (Option<(u32, RunRecord)>, NewestRun) {
+    let Some(run) = files.runs().last().copied() else { return (None, NewestRun::Missing) };
+    match files.read::<RunRecord>(&RunRecord::file_name(run)) {
+        None => (None, NewestRun::WithoutRecord),
+        Some(record) if !record.belongs_to(claim) => (None, NewestRun::EarlierAttempt),
+        Some(record) => (Some((run, record)), NewestRun::Current),
+    }
+}
+
 impl OrphanKeeper {
     /// Adopts the jobs of earlier services, and returns how each of them continues. Their locks are held before any other job starts.
     pub async fn adopt_orphans(
@@ -149,12 +157,13 @@ impl OrphanKeeper {
         for job in self.store.rescue(self.rescue_request(owners)).await? {
             let files = self.records.files(job.id);
             let Some(claim) = job.claim() else { continue };
-            let orphan = Orphan {
+            let (run, newest_run) = find_newest_run(&files, &claim);
+            let plan = plan_recovery(Orphan {
                 is_local: local.contains(&job.id),
                 has_directory: files.directory().exists(),
-                newest_run: NewestRun::Missing,
-            };
-            if plan_recovery(orphan) == RecoveryPlan::Requeue {
+                newest_run,
+            });
+            if plan == RecoveryPlan::Requeue {
                 self.requeue_or_fail(&claim).await;
                 if job.progress.cancel_requested_at.is_some() {
                     // The requeue has cancelled it instead.
@@ -169,30 +178,18 @@ impl OrphanKeeper {
                 Err(error) => return Err(error.into()),
             };
             let Some(job) = self.store.get(claim.job).await? else { continue };
-            let start = self.start_mode(&job, &claim, &files, orphan);
+            let start = match (plan, run) {
+                (RecoveryPlan::Reattach, Some((run, record))) => {
+                    let guards = self.lock_resources(&job, &files, run, &record);
+                    StartMode::Reattach { run, record: Box::new(record), guards }
+                }
+                _ => StartMode::Fresh,
+            };
             let reattached = matches!(start, StartMode::Reattach { .. });
             tracing::info!(job = %job.id, reattached, "adopted from an earlier daemon");
             adopted.push((job, start));
         }
         Ok(adopted)
-    }
-
-    fn start_mode(&self, job: &Job, claim: &Claim, files: &JobFiles, orphan: Orphan) -> StartMode {
-        let run = files.runs().last().copied();
-        let record = run.and_then(|run| files.read::<RunRecord>(&RunRecord::file_name(run)));
-        let newest_run = match (run, &record) {
-            (None, _) => NewestRun::Missing,
-            (Some(_), None) => NewestRun::WithoutRecord,
-            (Some(_), Some(record)) if !record.belongs_to(claim) => NewestRun::EarlierAttempt,
-            (Some(_), Some(_)) => NewestRun::Current(AttachProbe::Untried),
-        };
-        match (plan_recovery(Orphan { newest_run, ..orphan }), run, record) {
-            (RecoveryPlan::Reattach, Some(run), Some(record)) => {
-                let guards = self.lock_resources(job, files, run, &record);
-                StartMode::Reattach { run, record: Box::new(record), guards }
-            }
-            _ => StartMode::Fresh,
-        }
     }
 
     /// Acquires the locks of a run that may still be alive.

@@ -24,14 +24,32 @@ pub(crate) enum NewestRun {
     /// The run belongs to an earlier attempt, so it was judged.
     EarlierAttempt,
     /// The run belongs to the current attempt.
-    Current(AttachProbe),
+    Current,
 }
 
-/// The result of a failed attempt to attach to a run.
+/// The continuation of an orphaned job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AttachProbe {
-    /// There was no attempt yet.
-    Untried,
+pub(crate) enum RecoveryPlan {
+    /// Follow the run to its end, as the same attempt.
+    Reattach,
+    /// Start a run, as the same attempt.
+    Restart,
+    /// Queue the job again, which costs an attempt.
+    Requeue,
+}
+
+/// Returns how an orphaned job continues.
+pub(crate) fn plan_recovery(orphan: Orphan) -> RecoveryPlan {
+    // Another machine has its files.
+    if !orphan.is_local && !orphan.has_directory {
+        return RecoveryPlan::Requeue;
+    }
+    if orphan.newest_run == NewestRun::Current { RecoveryPlan::Reattach } else { RecoveryPlan::Restart }
+}
+
+/// The reason why a run could not be attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AttachFailure {
     /// The spool holds no run.
     NeverStarted,
     /// The status is damaged or of another version. A supervisor that is still alive may repair it.
@@ -42,7 +60,7 @@ pub(crate) enum AttachProbe {
     Transient,
 }
 
-impl AttachProbe {
+impl AttachFailure {
     /// Classifies an error of attaching. `has_supervisor` tells whether a process holds the spool's lock.
     pub fn from_error(error: &AttachError, has_supervisor: impl FnOnce() -> bool) -> Self {
         match error {
@@ -60,34 +78,24 @@ impl AttachProbe {
     }
 }
 
-/// The continuation of an orphaned job.
+/// The continuation of a job whose run could not be attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RecoveryPlan {
-    /// Follow the run to its end, as the same attempt.
-    Reattach,
+pub(crate) enum AttachPlan {
     /// Start a run, as the same attempt.
     Restart,
-    /// Queue the job again, which costs an attempt.
-    Requeue,
     /// Attach again later: a run that may be alive must not be started twice.
     Retry,
     /// Fail the job, after its process tree was stopped if `stop` is set.
     Fail { stop: bool },
 }
 
-/// Returns how an orphaned job continues.
-pub(crate) fn plan_recovery(orphan: Orphan) -> RecoveryPlan {
-    // Another machine has its files.
-    if !orphan.is_local && !orphan.has_directory {
-        return RecoveryPlan::Requeue;
-    }
-    let NewestRun::Current(probe) = orphan.newest_run else { return RecoveryPlan::Restart };
-    match probe {
-        AttachProbe::Untried => RecoveryPlan::Reattach,
-        AttachProbe::NeverStarted => RecoveryPlan::Restart,
-        AttachProbe::Damaged { has_supervisor: true } | AttachProbe::Transient => RecoveryPlan::Retry,
-        AttachProbe::Damaged { has_supervisor: false } => RecoveryPlan::Fail { stop: false },
-        AttachProbe::Unreadable => RecoveryPlan::Fail { stop: true },
+/// Returns how a job continues whose run could not be attached to.
+pub(crate) fn plan_attach(failure: AttachFailure) -> AttachPlan {
+    match failure {
+        AttachFailure::NeverStarted => AttachPlan::Restart,
+        AttachFailure::Damaged { has_supervisor: true } | AttachFailure::Transient => AttachPlan::Retry,
+        AttachFailure::Damaged { has_supervisor: false } => AttachPlan::Fail { stop: false },
+        AttachFailure::Unreadable => AttachPlan::Fail { stop: true },
     }
 }
 
@@ -111,10 +119,8 @@ mod tests {
 
     #[test]
     fn evidence_decides_how_an_orphan_continues() {
-        use AttachProbe::{Damaged, NeverStarted, Transient, Unreadable, Untried};
         use NewestRun::{Current, EarlierAttempt, Missing, WithoutRecord};
-        use RecoveryPlan::{Fail, Reattach, Requeue, Restart, Retry};
-        let (alive, dead) = (Damaged { has_supervisor: true }, Damaged { has_supervisor: false });
+        use RecoveryPlan::{Reattach, Requeue, Restart};
         // is_local, has_directory, newest_run, plan
         let table = [
             (false, false, Missing, Requeue),
@@ -123,17 +129,26 @@ mod tests {
             (true, true, Missing, Restart),
             (true, true, WithoutRecord, Restart),
             (true, true, EarlierAttempt, Restart),
-            (true, true, Current(Untried), Reattach),
-            (false, true, Current(Untried), Reattach),
-            (true, true, Current(NeverStarted), Restart),
-            (true, true, Current(alive), Retry),
-            (true, true, Current(dead), Fail { stop: false }),
-            (true, true, Current(Unreadable), Fail { stop: true }),
-            (true, true, Current(Transient), Retry),
+            (true, true, Current, Reattach),
+            (false, true, Current, Reattach),
         ];
         for (is_local, has_directory, newest_run, expected) in table {
             let orphan = Orphan { is_local, has_directory, newest_run };
             assert_eq!(plan_recovery(orphan), expected, "{orphan:?}");
+        }
+    }
+
+    #[test]
+    fn possibly_live_run_is_never_started_twice() {
+        let table = [
+            (AttachFailure::NeverStarted, AttachPlan::Restart),
+            (AttachFailure::Damaged { has_supervisor: true }, AttachPlan::Retry),
+            (AttachFailure::Damaged { has_supervisor: false }, AttachPlan::Fail { stop: false }),
+            (AttachFailure::Unreadable, AttachPlan::Fail { stop: true }),
+            (AttachFailure::Transient, AttachPlan::Retry),
+        ];
+        for (failure, expected) in table {
+            assert_eq!(plan_attach(failure), expected, "{failure:?}");
         }
     }
 

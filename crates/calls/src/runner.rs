@@ -30,7 +30,7 @@ use crate::metadata::EventLog;
 use crate::nesting::NestedCalls;
 use crate::recent_jobs::RecentJobs;
 use crate::records::JobRecords;
-use crate::recovery::{AttachProbe, NewestRun, Orphan, RecoveryPlan, plan_recovery};
+use crate::recovery::{AttachFailure, AttachPlan, plan_attach};
 use crate::run_record::RunRecord;
 use crate::runs;
 use crate::settings::Settings;
@@ -280,17 +280,14 @@ impl JobRunner<'_> {
                 Err(error) => error,
             };
             let has_supervisor = || !matches!(Spool::at(&directory).is_locked(), Ok(false));
-            let newest_run = NewestRun::Current(AttachProbe::from_error(&error, has_supervisor));
-            match plan_recovery(Orphan { is_local: true, has_directory: true, newest_run }) {
-                RecoveryPlan::Restart => return Ok(None),
-                RecoveryPlan::Fail { stop } => {
+            match plan_attach(AttachFailure::from_error(&error, has_supervisor)) {
+                AttachPlan::Restart => return Ok(None),
+                AttachPlan::Retry => self.back_off(&error).await?,
+                AttachPlan::Fail { stop } => {
                     if stop {
                         self.stop_unreadable(number).await?;
                     }
                     return Err(failed(cannot_follow(&error)));
-                }
-                RecoveryPlan::Retry | RecoveryPlan::Reattach | RecoveryPlan::Requeue => {
-                    self.back_off(&error).await?;
                 }
             }
         }
