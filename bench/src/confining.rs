@@ -150,11 +150,11 @@ impl Scene {
     /// The cost of one run, on average.
     async fn run(&self, plan: &RunPlan, runs: u32, interruption: &mut Interruption) -> Result<Cost, Failure> {
         // Kept until the bench ends: removing many files would be paid for by the next round.
-        let folder = tempfile::TempDir::new_in(&self.work)?.keep();
+        let directory = tempfile::TempDir::new_in(&self.work)?.keep();
         let meter = Meter::start()?;
         for number in 0..runs {
             interruption.check()?;
-            let run = self.supervisor.start(&folder.join(number.to_string()), plan).await?;
+            let run = self.supervisor.start(&directory.join(number.to_string()), plan).await?;
             let report = run.wait().await?;
             let confined = matches!(report.sandbox, Some(SandboxReport::Confined(_)));
             // A run that failed fast, or was not confined, must not pass for a fast one.

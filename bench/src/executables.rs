@@ -8,7 +8,7 @@ use crate::Failure;
 /// The paths of the executables.
 #[derive(Debug)]
 pub struct Executables {
-    folder: PathBuf,
+    directory: PathBuf,
     /// The owner of a run's process tree.
     pub supervisor: PathBuf,
     /// The scripted agent.
@@ -31,20 +31,20 @@ impl Executables {
     /// Finds them in the directory of the running program.
     pub fn beside_this_program() -> Result<Self, Failure> {
         let this = env::current_exe()?;
-        let folder = this.parent().ok_or("cannot determine the directory of this program")?.to_owned();
+        let directory = this.parent().ok_or("cannot determine the directory of this program")?.to_owned();
         Ok(Self {
-            supervisor: built(folder.join("switchboard-supervisor"))?,
-            rehearsal: built(folder.join("rehearsal"))?,
-            file_tools: built(folder.join("file-tools"))?,
-            switchboard: built(folder.join("switchboard"))?,
-            stub: built(folder.join("stub-agent"))?,
-            folder,
+            supervisor: built(directory.join("switchboard-supervisor"))?,
+            rehearsal: built(directory.join("rehearsal"))?,
+            file_tools: built(directory.join("file-tools"))?,
+            switchboard: built(directory.join("switchboard"))?,
+            stub: built(directory.join("stub-agent"))?,
+            directory,
         })
     }
 
     /// Returns their directory.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 }
 

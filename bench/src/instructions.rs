@@ -36,7 +36,7 @@ pub fn missing() -> Option<&'static str> {
 
 /// Counts all paths and returns the table of changes. With `keep`, they become the baseline.
 pub fn table(executables: &Executables, work: &Path, keep: bool) -> Result<String, Failure> {
-    let program = executables.folder().join("hot-path");
+    let program = executables.directory().join("hot-path");
     let mut baselines = read()?;
     let baseline = baselines.entry(BUILD.to_owned()).or_default();
     let mut counts = Counts::new();

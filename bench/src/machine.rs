@@ -32,9 +32,9 @@ impl BenchMachine {
 }
 
 /// Returns the type of the file system of a directory.
-pub fn file_system_of(folder: &Path) -> io::Result<String> {
+pub fn file_system_of(directory: &Path) -> io::Result<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(file_system(&mounts, &folder.canonicalize()?).unwrap_or_else(|| "unknown".to_owned()))
+    Ok(file_system(&mounts, &directory.canonicalize()?).unwrap_or_else(|| "unknown".to_owned()))
 }
 
 /// The value of the first `name : value` line.

@@ -199,11 +199,11 @@ fn main() -> ExitCode {
 fn measure_supervising(options: &Options) -> Result<(), Failure> {
     let scale = if options.common.quick { SupervisingScale::QUICK } else { SupervisingScale::FULL };
     let page = Page { title: "Supervisor overhead", file: "supervisor.md", method: scale.method() };
-    page.fill(&options.common, |executables, folder| {
+    page.fill(&options.common, |executables, directory| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let interruption = Interruption::listen()?;
-            supervising::measure(executables, folder, &scale, options.only, interruption).await
+            supervising::measure(executables, directory, &scale, options.only, interruption).await
         })
     })
 }
@@ -212,19 +212,19 @@ fn measure_filing(common: &Common) -> Result<(), Failure> {
     let scale = if common.quick { filing::FilingScale::QUICK } else { filing::FilingScale::FULL };
     let searcher = filing::Searcher::find();
     let page = Page { title: "file-tools overhead", file: "file-tools.md", method: scale.method(&searcher) };
-    page.fill(common, |executables, folder| filing::measure(executables, folder, &scale, &searcher))
+    page.fill(common, |executables, directory| filing::measure(executables, directory, &scale, &searcher))
 }
 
 fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
     let scale = if options.common.quick { serving::ServingScale::QUICK } else { serving::ServingScale::FULL };
     let page = Page { title: "Call overhead", file: "serving.md", method: scale.method() };
     let mut plots = Vec::new();
-    page.fill(&options.common, |executables, folder| {
+    page.fill(&options.common, |executables, directory| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let interruption = Interruption::listen()?;
             let measured =
-                serving::measure(executables, folder, &scale, options.only, options.peers, interruption)
+                serving::measure(executables, directory, &scale, options.only, options.peers, interruption)
                     .await?;
             plots = measured.plots;
             Ok(measured.rows)
@@ -239,11 +239,11 @@ fn measure_serving(options: &ServingOptions) -> Result<(), Failure> {
 fn measure_library(common: &Common) -> Result<(), Failure> {
     let scale = if common.quick { library::LibraryScale::QUICK } else { library::LibraryScale::FULL };
     let page = Page { title: "Library overhead", file: "library.md", method: scale.method() };
-    page.fill(common, |_, folder| {
+    page.fill(common, |_, directory| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let interruption = Interruption::listen()?;
-            library::measure(folder, &scale, interruption).await
+            library::measure(directory, &scale, interruption).await
         })
     })
 }
@@ -251,11 +251,11 @@ fn measure_library(common: &Common) -> Result<(), Failure> {
 fn measure_paging(common: &Common) -> Result<(), Failure> {
     let scale = if common.quick { paging::PagingScale::QUICK } else { paging::PagingScale::FULL };
     let page = Page { title: "Dashboard overhead", file: "page.md", method: scale.method() };
-    page.fill(common, |executables, folder| {
+    page.fill(common, |executables, directory| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let interruption = Interruption::listen()?;
-            paging::measure(executables, folder, &scale, interruption).await
+            paging::measure(executables, directory, &scale, interruption).await
         })
     })
 }
@@ -264,9 +264,9 @@ fn measure_recovering(common: &Common) -> Result<(), Failure> {
     let scale =
         if common.quick { recovering::RecoveringScale::QUICK } else { recovering::RecoveringScale::FULL };
     let page = Page { title: "Recovery time", file: "recover.md", method: scale.method() };
-    page.fill(common, |executables, folder| {
+    page.fill(common, |executables, directory| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(recovering::measure(executables, folder, &scale))
+        runtime.block_on(recovering::measure(executables, directory, &scale))
     })
 }
 
@@ -287,10 +287,11 @@ fn try_faults(options: &FaultOptions) -> Result<(), Failure> {
         method: faults::method(&scale),
     };
     let mut broken = Vec::new();
-    page.write(&options.common, |executables, folder| {
+    page.write(&options.common, |executables, directory| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let tried = runtime
-            .block_on(async { faults::table(executables, folder, &scale, Interruption::listen()?).await })?;
+        let tried = runtime.block_on(async {
+            faults::table(executables, directory, &scale, Interruption::listen()?).await
+        })?;
         broken = tried.broken;
         Ok(tried.table)
     })?;
@@ -308,8 +309,8 @@ fn soak_for_long(options: &SoakOptions) -> Result<(), Failure> {
     output::progress(&format!("soaking for {seconds} s, seed {seed}"));
     let page = Page { title: "Soak test", file: "soak.md", method: soak::method(&scale) };
     let mut violations = 0;
-    page.write(&options.common, |executables, folder| {
-        let soaked = soak::soak(executables, folder, scale)?;
+    page.write(&options.common, |executables, directory| {
+        let soaked = soak::soak(executables, directory, scale)?;
         violations = soaked.violations.len();
         Ok(soaked.table)
     })?;
@@ -325,8 +326,8 @@ fn count_instructions(options: &InstructionOptions) -> Result<(), Failure> {
         return Ok(());
     }
     let executables = Executables::beside_this_program()?;
-    let folder = tempfile::tempdir()?;
-    output::table(&instructions::table(&executables, folder.path(), options.keep)?);
+    let directory = tempfile::tempdir()?;
+    output::table(&instructions::table(&executables, directory.path(), options.keep)?);
     Ok(())
 }
 
@@ -360,7 +361,7 @@ impl Page {
         common: &Common,
         measure: impl FnOnce(&Executables, &Path) -> Result<Vec<Row>, Failure>,
     ) -> Result<(), Failure> {
-        self.write(common, |executables, folder| Ok(report::table(&measure(executables, folder)?)))
+        self.write(common, |executables, directory| Ok(report::table(&measure(executables, directory)?)))
     }
 
     /// Prints a table that is not a comparison.
@@ -370,12 +371,12 @@ impl Page {
         measure: impl FnOnce(&Executables, &Path) -> Result<String, Failure>,
     ) -> Result<(), Failure> {
         let executables = Executables::beside_this_program()?;
-        let work = common.work.as_deref().unwrap_or(executables.folder());
+        let work = common.work.as_deref().unwrap_or(executables.directory());
         // Dropped at every way out, so nothing of it stays.
-        let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(work)?;
-        let machine = BenchMachine::look(folder.path())?;
-        let table = measure(&executables, folder.path())?;
-        folder.close()?;
+        let directory = tempfile::Builder::new().prefix("bench-").tempdir_in(work)?;
+        let machine = BenchMachine::look(directory.path())?;
+        let table = measure(&executables, directory.path())?;
+        directory.close()?;
         let report = Report {
             title: self.title,
             // Without the directory of the build.
@@ -396,19 +397,19 @@ impl Page {
 fn measure_confining(common: &Common) -> Result<(), Failure> {
     let scale = if common.quick { confining::ConfiningScale::QUICK } else { confining::ConfiningScale::FULL };
     let page = Page { title: "Sandbox overhead", file: "sandbox.md", method: scale.method() };
-    page.fill(common, |executables, folder| {
+    page.fill(common, |executables, directory| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let interruption = Interruption::listen()?;
-            confining::measure(executables, folder, &scale, interruption).await
+            confining::measure(executables, directory, &scale, interruption).await
         })
     })
 }
 
 fn save(name: &str, text: &str) -> Result<(), Failure> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
-    fs::create_dir_all(&folder)?;
-    let file = folder.join(name);
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+    fs::create_dir_all(&directory)?;
+    let file = directory.join(name);
     fs::write(&file, text)?;
     output::progress(&format!("written to {}", file.display()));
     Ok(())

@@ -11,14 +11,14 @@ pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     /// Mounts it over a directory.
-    pub fn mount(folder: &Path) -> Result<Self, Failure> {
+    pub fn mount(directory: &Path) -> Result<Self, Failure> {
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"])
-            .arg(folder)
+            .arg(directory)
             .stderr(Stdio::null())
             .status();
         match mounted {
-            Ok(status) if status.success() => Ok(Self(folder.to_owned())),
+            Ok(status) if status.success() => Ok(Self(directory.to_owned())),
             _ => Err("skipped: no permission to mount a small disk".into()),
         }
     }

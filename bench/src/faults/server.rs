@@ -49,10 +49,10 @@ impl ServerUnderTest {
 
     /// The program of a peer, if it is installed, and its version.
     pub fn program(self) -> Option<(PathBuf, String)> {
-        let folder = installed().join(self.name()).canonicalize().ok()?;
+        let directory = installed().join(self.name()).canonicalize().ok()?;
         let version =
-            folder.file_name()?.to_str()?.strip_prefix(self.name())?.trim_start_matches('-').to_owned();
-        Some((folder.join("program"), version)).filter(|(program, _)| program.exists())
+            directory.file_name()?.to_str()?.strip_prefix(self.name())?.trim_start_matches('-').to_owned();
+        Some((directory.join("program"), version)).filter(|(program, _)| program.exists())
     }
 
     /// The name under which it looks for the agent, and the format in which the agent then has to speak.

@@ -47,7 +47,7 @@ pub struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    /// Makes the folders and the agent. Nothing runs yet.
+    /// Makes the directories and the agent. Nothing runs yet.
     pub fn prepare(
         executables: &'a Executables,
         server: ServerUnderTest,
@@ -56,9 +56,9 @@ impl<'a> Trial<'a> {
         number: u32,
         megabytes: u32,
     ) -> Result<Self, Failure> {
-        let folder = work.join(number.to_string());
-        fs::create_dir_all(folder.join("agents"))?;
-        let home = folder.join("server");
+        let directory = work.join(number.to_string());
+        fs::create_dir_all(directory.join("agents"))?;
+        let home = directory.join("server");
         fs::create_dir_all(&home)?;
         let disk = if fault == InjectedFault::DiskFull { Some(SmallDisk::mount(&home)?) } else { None };
         let mut trial = Self {
@@ -66,7 +66,7 @@ impl<'a> Trial<'a> {
             server,
             fault,
             mark: Mark::new(number),
-            work: folder,
+            work: directory,
             megabytes,
             installation: None,
             _disk: disk,

@@ -48,7 +48,7 @@ impl FilingScale {
              - a round: {starts} starts, {starts} reads of 1 KB, {reads} reads of 10 MB, {searches} searches of each kind\n\
              - start: `file-tools <workspace> stat`, locked in and all, against `true`\n\
              - read: all lines, numbered, as JSON through a pipe, against `cat` through a pipe\n\
-             - search: {files} files of about 1 KB in folders of 50, in the page cache, a `.gitignore` among them, against {}\n\
+             - search: {files} files of about 1 KB in directories of 50, in the page cache, a `.gitignore` among them, against {}\n\
              - CPU time: of the bench and of every process below it; 1 MB is 10⁶ bytes",
             searcher.describe()
         )

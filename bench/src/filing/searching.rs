@@ -52,7 +52,7 @@ impl Searcher {
         }
     }
 
-    fn command(&self, regex: &str, folder: &Path) -> Command {
+    fn command(&self, regex: &str, directory: &Path) -> Command {
         let mut command = match self {
             Self::Ripgrep(_) => {
                 let mut command = Command::new("rg");
@@ -65,7 +65,7 @@ impl Searcher {
                 command
             }
         };
-        command.arg(folder);
+        command.arg(directory);
         command
     }
 }
@@ -100,7 +100,7 @@ fn count(text: &[u8], what: &[u8]) -> usize {
     text.windows(what.len()).filter(|window| *window == what).count()
 }
 
-/// A tree as of a large project: folders of folders of small files, a few of them with something to find.
+/// A tree as of a large project: directories of directories of small files, a few of them with something to find.
 fn lay_out(workspace: &Path, files: u32) -> Result<(), Failure> {
     fs::write(workspace.join(".gitignore"), "*.log\n/build/\nnode_modules/\n")?;
     let mut body = String::new();
@@ -108,9 +108,9 @@ fn lay_out(workspace: &Path, files: u32) -> Result<(), Failure> {
         writeln!(body, "    let value_{line} = compute(input, {line}).unwrap_or_default(); // as before")?;
     }
     for file in 0..files {
-        let folder = workspace.join(format!("src/{}/{}", file / 2500, file / 50));
+        let directory = workspace.join(format!("src/{}/{}", file / 2500, file / 50));
         if file % 50 == 0 {
-            fs::create_dir_all(&folder)?;
+            fs::create_dir_all(&directory)?;
         }
         let find = match file % 1000 {
             0 => "    needle_in_the_hay();\n".to_owned(),
@@ -118,7 +118,7 @@ fn lay_out(workspace: &Path, files: u32) -> Result<(), Failure> {
             _ => String::new(),
         };
         fs::write(
-            folder.join(format!("file_{file}.rs")),
+            directory.join(format!("file_{file}.rs")),
             format!("fn function_{file}() {{\n{body}{find}}}\n"),
         )?;
     }

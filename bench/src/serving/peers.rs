@@ -41,7 +41,7 @@ const PEERS: [Peer; 4] = [
     Peer {
         name: "claude-code-mcp",
         tool: "claude_code",
-        arguments: |folder| json!({ "prompt": PROMPT, "workFolder": folder }),
+        arguments: |directory| json!({ "prompt": PROMPT, "workFolder": directory }),
     },
     Peer { name: "codex-mcp-server", tool: "codex", arguments: |_| json!({ "prompt": PROMPT }) },
     Peer { name: "gemini-mcp-tool", tool: "ask-gemini", arguments: |_| json!({ "prompt": PROMPT }) },
@@ -71,7 +71,7 @@ pub struct Samples {
 
 /// Takes the figures of every peer that is there, each in turn with ours.
 pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<(Vec<Row>, Vec<Series>), Failure> {
-    let folder = installed();
+    let directory = installed();
     let agents = bench.installation.workspace().join("bin");
     fs::create_dir_all(&agents)?;
     for agent in ["claude", "codex", "gemini"] {
@@ -81,7 +81,7 @@ pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<(Vec<Row>, Ve
     for peer in &PEERS {
         bench.check().await?;
         output::progress(&format!("measuring: {}", peer.name));
-        let program = folder.join(peer.name).join("program");
+        let program = directory.join(peer.name).join("program");
         if !program.exists() {
             let reason = format!("skipped: {} is not installed; run `scripts/peers-install`", peer.name);
             output::progress(&reason);

@@ -12,13 +12,13 @@ use crate::installation::PROMPT;
 #[derive(Debug)]
 pub struct PlainSpawn {
     stub: PathBuf,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl PlainSpawn {
     /// Creates it in that directory, which also holds the prompts.
-    pub fn new(stub: &Path, folder: &Path) -> Self {
-        Self { stub: stub.to_owned(), folder: folder.to_owned() }
+    pub fn new(stub: &Path, directory: &Path) -> Self {
+        Self { stub: stub.to_owned(), directory: directory.to_owned() }
     }
 
     /// Starts it with that prompt.
@@ -33,14 +33,14 @@ impl PlainSpawn {
     }
 
     fn started_by(&self, command: &mut Command, prompt: &str) -> Result<Child, Failure> {
-        let file = self.folder.join("prompt");
+        let file = self.directory.join("prompt");
         if fs::read(&file).ok().as_deref() != Some(prompt.as_bytes()) {
             fs::write(&file, prompt)?;
         }
         let child = command
             .args(["-p", "--output-format=stream-json", "--verbose"])
             .env_clear()
-            .current_dir(&self.folder)
+            .current_dir(&self.directory)
             .stdin(File::open(&file)?)
             .stdout(Stdio::piped())
             .spawn()?;

@@ -21,7 +21,7 @@ use super::peers::Samples;
 /// A library.
 struct Sdk {
     /// The directory of its installation.
-    folder: &'static str,
+    directory: &'static str,
     /// Its name in the table.
     name: &'static str,
     /// The interpreter there. Python knows its libraries by the place that it was started from, so no link to it would do.
@@ -32,13 +32,13 @@ struct Sdk {
 
 const SDKS: [Sdk; 2] = [
     Sdk {
-        folder: "agent-sdk-python",
+        directory: "agent-sdk-python",
         name: "claude-agent-sdk (Python)",
         interpreter: "bin/python",
         program: "query.py",
     },
     Sdk {
-        folder: "agent-sdk-node",
+        directory: "agent-sdk-node",
         name: "claude-agent-sdk (npm)",
         interpreter: "program",
         program: "query.mjs",
@@ -54,7 +54,7 @@ pub async fn measure(bench: &mut Bench<'_>, stub: &Path) -> Result<Vec<Row>, Fai
     for sdk in &SDKS {
         bench.check().await?;
         output::progress(&format!("measuring: {}", sdk.name));
-        if !installed().join(sdk.folder).join("program").exists() {
+        if !installed().join(sdk.directory).join("program").exists() {
             output::progress(&format!("skipped: {} is not installed; run `scripts/peers-install`", sdk.name));
             continue;
         }
@@ -128,16 +128,16 @@ struct Used {
 
 impl Sdk {
     fn call(&self, bench: &Bench<'_>, stub: &Path, times: usize, prompt: &str) -> Result<Used, Failure> {
-        let folder = installed().join(self.folder);
+        let directory = installed().join(self.directory);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk").join(self.program);
-        let output = Command::new(folder.join(self.interpreter))
+        let output = Command::new(directory.join(self.interpreter))
             .arg(script)
             .arg(stub)
             .args([&times.to_string(), prompt])
             .env_clear()
             .env("HOME", bench.installation.workspace())
             .env("PATH", "/usr/bin:/bin")
-            .env("SDK_FOLDER", folder)
+            .env("SDK_FOLDER", directory)
             .current_dir(bench.installation.workspace())
             .stdin(Stdio::null())
             .output()?;

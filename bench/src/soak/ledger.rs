@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn lost_repeated_or_unfinished_call_is_a_violation() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("jobs.db");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("jobs.db");
         Connection::open(&file)
             .unwrap()
             .execute_batch(

@@ -35,11 +35,11 @@ fn plainly(scene: &Scene, runs: u32) -> Result<Cost, Failure> {
 }
 
 async fn supervised(scene: &Scene, runs: u32, interruption: &mut Interruption) -> Result<Cost, Failure> {
-    let folder = scene.lasting_folder()?;
+    let directory = scene.lasting_directory()?;
     let meter = Meter::start()?;
     for run in 0..runs {
         interruption.check()?;
-        scene.run_supervised(&folder.join(run.to_string())).await?;
+        scene.run_supervised(&directory.join(run.to_string())).await?;
     }
     Ok(meter.stop()? / runs)
 }

@@ -95,8 +95,8 @@ impl Original {
     }
 
     fn copy_by_dd(&self, scene: &Scene, block_size: Option<&str>) -> Result<Cost, Failure> {
-        let folder = scene.fresh_folder()?;
-        let copy = folder.path().join("copy");
+        let directory = scene.fresh_directory()?;
+        let copy = directory.path().join("copy");
         let meter = Meter::start()?;
         let mut cat = Command::new(CAT).arg(&self.file).env_clear().stdout(Stdio::piped()).spawn()?;
         let pipe = cat.stdout.take().ok_or("cat has no stdout")?;
@@ -114,25 +114,25 @@ impl Original {
         if !cat.success() || !dd.success() || fs::metadata(&copy)?.len() != self.bytes() {
             return Err(format!("`cat | dd` did not copy everything: cat {cat}, dd {dd}").into());
         }
-        folder.close()?;
+        directory.close()?;
         Ok(cost)
     }
 
     async fn copy_supervised(&self, scene: &Scene) -> Result<Cost, Failure> {
-        let folder = scene.fresh_folder()?;
+        let directory = scene.fresh_directory()?;
         let plan = RunPlan {
             args: vec![self.file.display().to_string()],
             limits: Limits { output_bytes: Some(2 * self.bytes()), ..Limits::default() },
             ..RunPlan::new(CAT, scene.work())
         };
         let meter = Meter::start()?;
-        let report = scene.start(&folder.path().join("spool"), &plan).await?.wait().await?;
+        let report = scene.start(&directory.path().join("spool"), &plan).await?.wait().await?;
         let cost = meter.stop()?;
         check_report(&report)?;
         if report.output_bytes != self.bytes() {
             return Err(format!("only {} of {} bytes were copied", report.output_bytes, self.bytes()).into());
         }
-        folder.close()?;
+        directory.close()?;
         Ok(cost)
     }
 }

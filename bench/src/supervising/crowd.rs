@@ -44,19 +44,19 @@ async fn supervised(
     scale: &SupervisingScale,
     interruption: &mut Interruption,
 ) -> Result<Cost, Failure> {
-    let folder = scene.lasting_folder()?;
+    let directory = scene.lasting_directory()?;
     let meter = Meter::start()?;
     for crowd in 0..scale.crowds {
         interruption.check()?;
-        supervise_crowd(scene, scale.crowd, &folder.join(crowd.to_string())).await?;
+        supervise_crowd(scene, scale.crowd, &directory.join(crowd.to_string())).await?;
     }
     Ok(meter.stop()? / scale.crowds)
 }
 
-async fn supervise_crowd(scene: &Scene, crowd: u32, folder: &Path) -> Result<(), Failure> {
+async fn supervise_crowd(scene: &Scene, crowd: u32, directory: &Path) -> Result<(), Failure> {
     let mut runs = JoinSet::new();
     for run in 0..crowd {
-        let (scene, spool) = (scene.clone(), folder.join(run.to_string()));
+        let (scene, spool) = (scene.clone(), directory.join(run.to_string()));
         runs.spawn(async move { scene.run_supervised(&spool).await });
     }
     // Waits for all of them, even after a failure: none may be left in a directory that is about to be removed.

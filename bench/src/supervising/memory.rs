@@ -63,14 +63,14 @@ fn growth(rounds: &[Footprint], milestone: usize, target: Option<Target>) -> Row
 }
 
 async fn flood(scene: &Scene, megabytes: u32) -> Result<Footprint, Failure> {
-    let folder = scene.fresh_folder()?;
+    let directory = scene.fresh_directory()?;
     let bytes = u64::from(megabytes) * 1_000_000;
     let plan = RunPlan {
         stdin: format!("@rehearse flood stdout {megabytes}MB\n").into_bytes(),
         limits: Limits { output_bytes: Some(2 * bytes), ..Limits::default() },
         ..scene.plan().clone()
     };
-    let run = scene.start(&folder.path().join("spool"), &plan).await?;
+    let run = scene.start(&directory.path().join("spool"), &plan).await?;
     let output = run.spool().output();
     let pid = run.spool().status()?.ok_or("a started run has no status")?.supervisor.pid;
     let mut footprint = Footprint::default();
@@ -85,7 +85,7 @@ async fn flood(scene: &Scene, megabytes: u32) -> Result<Footprint, Failure> {
     if report.output_bytes < bytes {
         return Err(format!("only {} of {bytes} bytes were copied", report.output_bytes).into());
     }
-    folder.close()?;
+    directory.close()?;
     Ok(footprint)
 }
 

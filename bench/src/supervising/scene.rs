@@ -60,12 +60,12 @@ impl Scene {
     ///
     /// Removing thousands of files between two rounds would slow the next one down: an ext4 without a journal skips every inode
     /// that was freed in the last minute whenever it creates a file.
-    pub fn lasting_folder(&self) -> Result<PathBuf, Failure> {
-        Ok(self.fresh_folder()?.keep())
+    pub fn lasting_directory(&self) -> Result<PathBuf, Failure> {
+        Ok(self.fresh_directory()?.keep())
     }
 
     /// Creates a directory for one large copy, removed on drop; the removal is not measured.
-    pub fn fresh_folder(&self) -> Result<TempDir, Failure> {
+    pub fn fresh_directory(&self) -> Result<TempDir, Failure> {
         Ok(TempDir::new_in(&self.work)?)
     }
 

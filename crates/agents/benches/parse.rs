@@ -236,10 +236,10 @@ fn write_transcript(version: &str, size: usize, path: &Path) -> io::Result<()> {
     out.flush()
 }
 
-fn recorded_lines(folder: &Path) -> io::Result<Vec<String>> {
+fn recorded_lines(directory: &Path) -> io::Result<Vec<String>> {
     // Lines that occur once per run do not represent a long stream.
     let once = ["init", "thinking_tokens", "success"].map(|subtype| format!("\"subtype\":\"{subtype}\""));
-    let text = fs::read_to_string(folder.join("stdout"))?;
+    let text = fs::read_to_string(directory.join("stdout"))?;
     let lines = text.lines().filter(|line| !once.iter().any(|subtype| line.contains(subtype)));
     Ok(lines.map(str::to_owned).collect())
 }

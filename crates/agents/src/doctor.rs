@@ -348,7 +348,7 @@ fn program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {
 }
 
 fn find_own(name: &str, lookup: &Lookup) -> Option<PathBuf> {
-    let beside = lookup.own_directory.as_ref().map(|folder| folder.join(name));
+    let beside = lookup.own_directory.as_ref().map(|directory| directory.join(name));
     let path = lookup.inherited.get("PATH").map_or("", String::as_str);
     beside.filter(|program| find::is_program(program)).or_else(|| find_in_path(name, path))
 }

@@ -23,24 +23,24 @@ pub enum CallError {
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The directory does not exist or cannot be entered.
-    #[error("cannot use directory `{}`", folder.display())]
+    #[error("cannot use directory `{}`", directory.display())]
     Cwd {
         /// The directory.
-        folder: PathBuf,
+        directory: PathBuf,
         /// The cause.
         source: io::Error,
     },
     /// The path is not a directory.
-    #[error("`{}` is not a directory", folder.display())]
-    CwdIsNoFolder {
+    #[error("`{}` is not a directory", directory.display())]
+    CwdIsNoDirectory {
         /// The path.
-        folder: PathBuf,
+        directory: PathBuf,
     },
     /// The path is relative.
-    #[error("directory `{}` is not an absolute path", folder.display())]
+    #[error("directory `{}` is not an absolute path", directory.display())]
     CwdIsRelative {
         /// The directory.
-        folder: PathBuf,
+        directory: PathBuf,
     },
     /// A link in an earlier workspace leads the directory out of it.
     #[error(transparent)]
@@ -54,14 +54,14 @@ pub enum CallError {
         agent: AgentKind,
     },
     /// The last session of the task belongs to another directory.
-    #[error("the last session of the task `{task}` with {agent} belongs to `{}`", folder.display())]
+    #[error("the last session of the task `{task}` with {agent} belongs to `{}`", directory.display())]
     SessionElsewhere {
         /// The task.
         task: String,
         /// The agent.
         agent: AgentKind,
         /// The directory of the session.
-        folder: PathBuf,
+        directory: PathBuf,
     },
     /// Another call has used the idempotency key.
     #[error("the idempotency key `{}` belongs to job {job}, which asked for something else", key.escape_debug())]
@@ -105,10 +105,10 @@ pub enum CallError {
         source: io::Error,
     },
     /// The state directory cannot be used.
-    #[error("cannot use the state directory `{}`", folder.display())]
+    #[error("cannot use the state directory `{}`", directory.display())]
     State {
         /// The directory.
-        folder: PathBuf,
+        directory: PathBuf,
         /// The cause.
         source: io::Error,
     },
@@ -119,16 +119,16 @@ pub enum CallError {
         levels: usize,
     },
     /// The state directory is a copy, and the original is alive.
-    #[error("the state directory `{}` is a copy: the original is in use, and shares its store", folder.display())]
+    #[error("the state directory `{}` is a copy: the original is in use, and shares its store", directory.display())]
     Copied {
         /// The copy.
-        folder: PathBuf,
+        directory: PathBuf,
     },
     /// The database was lost while no service had it open.
     #[error("{lost}")]
     JobsLost {
         /// The state directory.
-        folder: PathBuf,
+        directory: PathBuf,
         /// The lost jobs.
         lost: LostJobs,
     },
@@ -174,7 +174,7 @@ impl CallError {
             Self::NotReady(error) => error.hint().to_owned(),
             Self::Launch(error) => error.hint(),
             Self::Cwd { .. } => "create the directory, or give one that exists and may be entered".to_owned(),
-            Self::CwdIsNoFolder { .. } => "pass the directory, not a file in it".to_owned(),
+            Self::CwdIsNoDirectory { .. } => "pass the directory, not a file in it".to_owned(),
             Self::CwdIsRelative { .. } => {
                 "pass an absolute path, a path that starts with `~/`, or an alias from the configuration"
                     .to_owned()
@@ -195,18 +195,18 @@ impl CallError {
             }
             Self::Store(error) => error.hint().to_owned(),
             Self::Files { .. } => "check that the directory of the job still exists".to_owned(),
-            Self::Copied { folder } => {
+            Self::Copied { directory } => {
                 format!(
                     "if this is the copy, remove {}: it gets an identity of its own",
-                    folder.join("identity.json").display()
+                    directory.join("identity.json").display()
                 )
             }
-            Self::JobsLost { folder, lost } => lost.hint(folder),
+            Self::JobsLost { directory, lost } => lost.hint(directory),
             Self::NotEmbedded => "restore the server's database from its own backup".to_owned(),
             Self::State { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "make room on the disk".to_owned()
             }
-            Self::State { folder, source } => state_hint(folder, source),
+            Self::State { directory, source } => state_hint(directory, source),
             Self::NestedTooDeep { .. } => {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()
             }
@@ -234,7 +234,7 @@ impl CallError {
     pub fn field(&self) -> Option<&'static str> {
         match self {
             Self::Cwd { .. }
-            | Self::CwdIsNoFolder { .. }
+            | Self::CwdIsNoDirectory { .. }
             | Self::CwdIsRelative { .. }
             | Self::EscapingLink(_) => Some("cwd"),
             Self::NoEarlierSession { .. } | Self::SessionElsewhere { .. } => Some("continue_latest"),
@@ -259,7 +259,7 @@ mod tests {
         for text in ["", "{", "[1]"] {
             std::fs::write(&path, text).unwrap();
             let source = crate::identity::StateIdentity::open(directory.path()).unwrap_err();
-            let error = CallError::State { folder: directory.path().to_owned(), source };
+            let error = CallError::State { directory: directory.path().to_owned(), source };
             let hint = error.hint();
             assert!(
                 hint.contains(&format!("restore `{}` from a backup, or remove it", path.display())),
@@ -270,8 +270,8 @@ mod tests {
 
     #[test]
     fn moved_state_directory_is_not_a_full_disk() {
-        let folder = PathBuf::from("/does/not/exist");
-        let error = CallError::State { folder, source: io::ErrorKind::NotFound.into() };
+        let directory = PathBuf::from("/does/not/exist");
+        let error = CallError::State { directory, source: io::ErrorKind::NotFound.into() };
         assert!(error.hint().starts_with("move the directory back to `/does/not/exist`"), "{}", error.hint());
     }
 }

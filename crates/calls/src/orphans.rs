@@ -40,7 +40,7 @@ impl Predecessors {
     /// Reads the identity of the state directory, and lists the unfinished jobs of its earlier owners. The caller holds the
     /// directory's lock.
     pub async fn find(settings: &Settings, store: &Store) -> Result<Self, CallError> {
-        let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
+        let cannot_use = |source| CallError::State { directory: settings.state.clone(), source };
         let Opened { identity, is_in_place } = StateIdentity::open(&settings.state).map_err(cannot_use)?;
         if !is_in_place {
             if !settings.owns_store() {
@@ -120,7 +120,7 @@ async fn refuse_copy_in_use(
         tokio::time::sleep(POLL_INTERVAL).await;
         living = store.live_owners(&identity.owners()).await?;
     }
-    if living.is_empty() { Ok(()) } else { Err(CallError::Copied { folder: settings.state.clone() }) }
+    if living.is_empty() { Ok(()) } else { Err(CallError::Copied { directory: settings.state.clone() }) }
 }
 
 /// Takes over jobs in the name of one owner.
@@ -198,7 +198,7 @@ impl OrphanKeeper {
         let session =
             record.session.known().cloned().or_else(|| runs::reported_session(files, run, call.agent));
         let session = session.map(|session| LockKey::Session(call.agent, session));
-        let is_exclusive = self.settings.one_writer_per_folder && call.mode == Mode::Execute;
+        let is_exclusive = self.settings.one_writer_per_directory && call.mode == Mode::Execute;
         let directory = is_exclusive.then(|| LockKey::directory(&call.cwd));
         let keys = session.into_iter().chain(directory);
         keys.filter_map(|key| self.locks.try_acquire(key, job.id)).collect()

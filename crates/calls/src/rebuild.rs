@@ -67,7 +67,7 @@ pub fn recover_store(
     dry_run: bool,
 ) -> Result<RecoveryReport, CallError> {
     let database = DatabaseFile::from_options(opening).ok_or(CallError::NotEmbedded)?;
-    let cannot_use = |source| CallError::State { folder: state.to_owned(), source };
+    let cannot_use = |source| CallError::State { directory: state.to_owned(), source };
     let identity =
         if dry_run { None } else { Some(StateIdentity::open(state).map_err(cannot_use)?.identity) };
     let owner = identity.map_or_else(|| Owner::new("dry-run"), |identity| identity.new_owner());

@@ -40,7 +40,7 @@ pub struct Settings {
     /// The maximum number of resumes after a run has used up its turns.
     pub max_resume_attempts: u32,
     /// Is true if a directory has at most one call at a time that may change files.
-    pub one_writer_per_folder: bool,
+    pub one_writer_per_directory: bool,
     /// The time for which this service counts as alive without a heartbeat.
     pub lease: Duration,
     /// The silence after which an agent that has answered is stopped, unless it has running background tasks.
@@ -116,7 +116,7 @@ impl Settings {
             per_agent: BTreeMap::new(),
             max_attempts: NewJob::MAX_ATTEMPTS,
             max_resume_attempts: 5,
-            one_writer_per_folder: false,
+            one_writer_per_directory: false,
             lease: Duration::from_secs(30),
             lingers: agents::LINGER,
             tool_timeout: Some(Duration::from_mins(5)),

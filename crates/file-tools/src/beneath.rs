@@ -30,13 +30,18 @@ const CONFINED: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
 
 /// Opens one name below a directory without following links. The only place where files in a workspace are opened.
-pub(crate) fn open(folder: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
+pub(crate) fn open(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    flags: OFlags,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // `O_PATH` and `O_NOCTTY` together are rejected by `openat2`.
     let flags = if flags.contains(OFlags::PATH) { flags } else { flags | OFlags::NOCTTY };
     let mut tries = 0;
     loop {
-        match rustix::fs::openat2(folder, name, flags, Mode::from_raw_mode(mode), CONFINED) {
+        match rustix::fs::openat2(directory, name, flags, Mode::from_raw_mode(mode), CONFINED) {
             Err(Errno::AGAIN | Errno::INTR) if tries < TRIES => tries += 1,
             other => return other,
         }
@@ -85,7 +90,7 @@ pub(crate) enum LookupPurpose {
 #[derive(Debug)]
 pub(crate) struct ResolvedPath {
     /// The parent directory.
-    pub(crate) folder: OwnedFd,
+    pub(crate) directory: OwnedFd,
     /// The name in that directory; `.` for the workspace itself.
     pub(crate) name: Vec<u8>,
     /// The path from the workspace, without links.
@@ -107,16 +112,16 @@ impl ResolvedPath {
 
     /// Opens the resolved file.
     pub(crate) fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
-        open(self.folder.as_fd(), &self.name, flags, 0)
+        open(self.directory.as_fd(), &self.name, flags, 0)
     }
 
     /// Reads the metadata again.
     pub(crate) fn stat_again(&self) -> Result<Stat, Errno> {
-        rustix::fs::statat(&self.folder, self.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)
+        rustix::fs::statat(&self.directory, self.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)
     }
 
     /// Opens the resolved directory to list its names.
-    pub(crate) fn open_folder(&self, path: &WorkPath) -> Result<OwnedFd, FileRejection> {
+    pub(crate) fn open_directory(&self, path: &WorkPath) -> Result<OwnedFd, FileRejection> {
         self.open(OFlags::RDONLY | OFlags::DIRECTORY)
             .map_err(|refused| explain(path.said(), refused, RejectionCode::ReadFailed))
     }
@@ -181,7 +186,7 @@ impl WorkspaceRoot {
         // Checks all names of the path before any directory is created.
         path.parts().iter().try_for_each(|part| walk.check_name(part))?;
         let place = walk.go(path.parts(), last)?;
-        if path.is_folder() {
+        if path.is_directory() {
             match place.found.as_ref().map(kind) {
                 Some(FileType::Directory) => {}
                 None if purpose == LookupPurpose::Make => {
@@ -341,14 +346,14 @@ impl<'a> Walk<'a> {
 
     /// Resolves to a name in the current directory.
     fn place(&mut self, part: Vec<u8>, found: Option<Stat>) -> Result<ResolvedPath, FileRejection> {
-        let folder = match self.at.take() {
-            Some(folder) => folder,
+        let directory = match self.at.take() {
+            Some(directory) => directory,
             None => self.root_again()?,
         };
         let real = self.path_to(&part, &VecDeque::new());
         self.crossed.push(real.clone());
         self.check_path(&real)?;
-        Ok(ResolvedPath { folder, name: part, real, found })
+        Ok(ResolvedPath { directory, name: part, real, found })
     }
 
     /// Resolves to the current directory itself.
@@ -356,21 +361,21 @@ impl<'a> Walk<'a> {
         let Some(name) = self.trail.last().cloned() else {
             let stat = rustix::fs::fstat(&self.root.fd).map_err(|refused| self.explain(refused))?;
             return Ok(ResolvedPath {
-                folder: self.root_again()?,
+                directory: self.root_again()?,
                 name: b".".to_vec(),
                 real: Vec::new(),
                 found: Some(stat),
             });
         };
         let stat = rustix::fs::fstat(self.here()).map_err(|refused| self.explain(refused))?;
-        let folder = match self.reopen(self.trail.len() - 1)? {
-            Some(folder) => folder,
+        let directory = match self.reopen(self.trail.len() - 1)? {
+            Some(directory) => directory,
             None => self.root_again()?,
         };
         let real = self.trail.join(&b'/');
         self.crossed.push(real.clone());
         self.check_path(&real)?;
-        Ok(ResolvedPath { folder, name, real, found: Some(stat) })
+        Ok(ResolvedPath { directory, name, real, found: Some(stat) })
     }
 
     /// Returns the path of a name in the current directory, with the remaining parts below it.
@@ -399,8 +404,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Rejects a directory that looks like a git repository under any name: git reads its `config` and runs its hooks.
-    fn check_repository(&self, folder: BorrowedFd<'_>) -> Result<(), FileRejection> {
-        let has = |name: &str| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    fn check_repository(&self, directory: BorrowedFd<'_>) -> Result<(), FileRejection> {
+        let has = |name: &str| rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         if self.purpose != LookupPurpose::Look && has("HEAD") && has("objects") && has("refs") {
             return Err(FileRejection::protected(self.said));
         }

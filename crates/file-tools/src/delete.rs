@@ -28,7 +28,7 @@ pub(crate) fn delete(workspace: &Workspace, request: &DeleteRequest) -> Result<D
         FileType::Symlink => {}
         _ => contents::check_kind(place.found(&path)?, path.said())?,
     }
-    rustix::fs::unlinkat(&place.folder, place.name.as_slice(), AtFlags::empty())
+    rustix::fs::unlinkat(&place.directory, place.name.as_slice(), AtFlags::empty())
         .map_err(|refused| explain(path.said(), refused, RejectionCode::WriteFailed))?;
     settle(&place);
     Ok(DeleteReply { path: place.shown(), deleted: true })

@@ -16,7 +16,7 @@ pub(crate) struct FileGlob {
 
 impl FileGlob {
     /// Parses a glob for use below a directory.
-    pub(crate) fn parse(glob: &str, folder: &[u8]) -> Result<Self, FileRejection> {
+    pub(crate) fn parse(glob: &str, directory: &[u8]) -> Result<Self, FileRejection> {
         let pattern = glob.strip_prefix("./").unwrap_or(glob);
         let built = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
         let glob = built.map_err(|mistake| {
@@ -26,7 +26,7 @@ impl FileGlob {
                 "examples: `*.rs`, `src/**/*.{ts,tsx}`, `[a-c]?.txt`",
             )
         })?;
-        let prefix = if folder.is_empty() { 0 } else { folder.len() + 1 };
+        let prefix = if directory.is_empty() { 0 } else { directory.len() + 1 };
         Ok(Self { matcher: glob.compile_matcher(), by_name: !pattern.contains('/'), prefix })
     }
 

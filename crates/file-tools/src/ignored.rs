@@ -35,29 +35,38 @@ impl Ignored {
     }
 
     /// Reads the rules of a directory. `real` is its path in the workspace.
-    pub(crate) fn enter(above: Option<Arc<Self>>, folder: BorrowedFd<'_>, real: &[u8]) -> Option<Arc<Self>> {
-        FILES.iter().fold(above, |above, file| Self::add(above, folder, file, real))
+    pub(crate) fn enter(
+        above: Option<Arc<Self>>,
+        directory: BorrowedFd<'_>,
+        real: &[u8],
+    ) -> Option<Arc<Self>> {
+        FILES.iter().fold(above, |above, file| Self::add(above, directory, file, real))
     }
 
     /// Reads the rules in `.git/info/exclude`.
     pub(crate) fn excluded(workspace: BorrowedFd<'_>) -> Option<Arc<Self>> {
-        let folder = |above, name| beneath::open(above, name, OFlags::PATH | OFlags::DIRECTORY, 0).ok();
-        let git = folder(workspace, b".git".as_slice())?;
-        let info = folder(std::os::fd::AsFd::as_fd(&git), b"info".as_slice())?;
+        let directory = |above, name| beneath::open(above, name, OFlags::PATH | OFlags::DIRECTORY, 0).ok();
+        let git = directory(workspace, b".git".as_slice())?;
+        let info = directory(std::os::fd::AsFd::as_fd(&git), b"info".as_slice())?;
         Self::add(None, std::os::fd::AsFd::as_fd(&info), b"exclude", b"")
     }
 
-    fn add(above: Option<Arc<Self>>, folder: BorrowedFd<'_>, file: &[u8], real: &[u8]) -> Option<Arc<Self>> {
-        let Some(rules) = rules(folder, file).filter(|rules| !rules.is_empty()) else { return above };
+    fn add(
+        above: Option<Arc<Self>>,
+        directory: BorrowedFd<'_>,
+        file: &[u8],
+        real: &[u8],
+    ) -> Option<Arc<Self>> {
+        let Some(rules) = rules(directory, file).filter(|rules| !rules.is_empty()) else { return above };
         let prefix = if real.is_empty() { 0 } else { real.len() + 1 };
         Some(Arc::new(Self { above, prefix, rules }))
     }
 
     /// Returns whether the nearest matching rule ignores a path.
-    pub(crate) fn ignores(&self, path: &[u8], is_folder: bool) -> bool {
+    pub(crate) fn ignores(&self, path: &[u8], is_directory: bool) -> bool {
         let mut here = Some(self);
         while let Some(ignored) = here {
-            match ignored.rules.matched(os(&path[ignored.prefix..]), is_folder) {
+            match ignored.rules.matched(os(&path[ignored.prefix..]), is_directory) {
                 Match::Ignore(_) => return true,
                 Match::Whitelist(_) => return false,
                 Match::None => here = ignored.above.as_deref(),
@@ -67,8 +76,8 @@ impl Ignored {
     }
 }
 
-fn rules(folder: BorrowedFd<'_>, name: &[u8]) -> Option<Gitignore> {
-    let fd = beneath::open(folder, name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok()?;
+fn rules(directory: BorrowedFd<'_>, name: &[u8]) -> Option<Gitignore> {
+    let fd = beneath::open(directory, name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok()?;
     let file = File::from(fd);
     if !file.metadata().ok()?.is_file() {
         return None;

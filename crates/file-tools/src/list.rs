@@ -13,7 +13,7 @@ use crate::ignored::Ignored;
 use crate::name;
 use crate::rejection::FileRejection;
 use crate::request::ListRequest;
-use crate::tree::{self, DirectoryEntry, Folder, TreeVisitor, WalkFlow};
+use crate::tree::{self, DirectoryEntry, OpenDirectory, TreeVisitor, WalkFlow};
 use crate::workspace::Workspace;
 
 /// The maximum number of entries.
@@ -32,7 +32,7 @@ pub struct ListReply {
     pub truncated: bool,
     /// The number of unreadable directories.
     #[serde(skip_serializing_if = "is_zero")]
-    pub unreadable_folders: u64,
+    pub unreadable_directories: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -67,8 +67,8 @@ pub(crate) fn list(workspace: &Workspace, request: &ListRequest) -> Result<ListR
         return Err(FileRejection::not_a_directory(path.said()));
     }
     let glob = request.glob.as_deref().map(|glob| FileGlob::parse(glob, &place.real)).transpose()?;
-    let fd = place.open_folder(&path)?;
-    let (mut found, unreadable_folders) = match &glob {
+    let fd = place.open_directory(&path)?;
+    let (mut found, unreadable_directories) = match &glob {
         None => directly(fd, &place.real),
         Some(glob) => matching(workspace, &place, fd, glob),
     };
@@ -80,12 +80,18 @@ pub(crate) fn list(workspace: &Workspace, request: &ListRequest) -> Result<ListR
         kind: kind_word(found.kind),
         size: found.size,
     });
-    Ok(ListReply { path: place.shown(), entries: entries.collect(), total, truncated, unreadable_folders })
+    Ok(ListReply {
+        path: place.shown(),
+        entries: entries.collect(),
+        total,
+        truncated,
+        unreadable_directories,
+    })
 }
 
 fn directly(fd: std::os::fd::OwnedFd, real: &[u8]) -> (Vec<Found>, u64) {
     let mut found = Vec::new();
-    let unreadable = tree::visit_folder(fd, real, |entry| found.push(look(entry)));
+    let unreadable = tree::visit_directory(fd, real, |entry| found.push(look(entry)));
     (found, unreadable)
 }
 
@@ -109,7 +115,7 @@ fn matching(
     fd: std::os::fd::OwnedFd,
     glob: &FileGlob,
 ) -> (Vec<Found>, u64) {
-    let start = Folder { fd, real: place.real.clone(), ignored: rules_above(workspace, &place.real) };
+    let start = OpenDirectory { fd, real: place.real.clone(), ignored: rules_above(workspace, &place.real) };
     let (visitors, unreadable) = tree::visit(start, 1, || Matching { glob, found: Vec::new() });
     (visitors.into_iter().flat_map(|visitor| visitor.found).collect(), unreadable)
 }
@@ -121,11 +127,14 @@ pub(crate) fn rules_above(workspace: &Workspace, real: &[u8]) -> Option<Arc<Igno
     let mut at: Option<std::os::fd::OwnedFd> = None;
     let mut here = Vec::new();
     for part in name::split(real) {
-        let folder = at.as_ref().map_or(root, |fd| fd.as_fd());
-        rules = Ignored::enter(rules, folder, &here);
-        let Ok(next) =
-            crate::beneath::open(folder, part, rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY, 0)
-        else {
+        let directory = at.as_ref().map_or(root, |fd| fd.as_fd());
+        rules = Ignored::enter(rules, directory, &here);
+        let Ok(next) = crate::beneath::open(
+            directory,
+            part,
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY,
+            0,
+        ) else {
             break;
         };
         at = Some(next);
@@ -139,7 +148,7 @@ pub(crate) fn rules_above(workspace: &Workspace, real: &[u8]) -> Option<Arc<Igno
 
 fn look(entry: &DirectoryEntry<'_>) -> Found {
     let size = (entry.kind == FileType::RegularFile)
-        .then(|| rustix::fs::statat(&entry.folder.fd, entry.name, AtFlags::SYMLINK_NOFOLLOW).ok())
+        .then(|| rustix::fs::statat(&entry.directory.fd, entry.name, AtFlags::SYMLINK_NOFOLLOW).ok())
         .flatten()
         .and_then(|stat| u64::try_from(stat.st_size).ok());
     Found { path: entry.path(), kind: entry.kind, size }

@@ -24,7 +24,7 @@ pub struct WorkPath {
     said: String,
     parts: VecDeque<Vec<u8>>,
     /// True if it has a trailing slash and therefore must be a directory.
-    folder: bool,
+    directory: bool,
 }
 
 impl WorkPath {
@@ -53,8 +53,8 @@ impl WorkPath {
                 format!("a path has {DEEPEST_PATH} parts at most"),
             ));
         }
-        let folder = relative.ends_with(b"/") || relative.ends_with(b"/.") || relative == b".";
-        Ok(Self { said: said.to_owned(), parts, folder })
+        let directory = relative.ends_with(b"/") || relative.ends_with(b"/.") || relative == b".";
+        Ok(Self { said: said.to_owned(), parts, directory })
     }
 
     /// Returns the path as the caller wrote it.
@@ -66,8 +66,8 @@ impl WorkPath {
         self.parts.clone()
     }
 
-    pub(crate) fn is_folder(&self) -> bool {
-        self.folder
+    pub(crate) fn is_directory(&self) -> bool {
+        self.directory
     }
 }
 

@@ -64,7 +64,8 @@ fn check_apart(source: &ResolvedPath, from: &WorkPath, to: &WorkPath) -> Result<
 
 fn rename(source: &ResolvedPath, target: &ResolvedPath) -> Result<(), Errno> {
     let (from, to) = (source.name.as_slice(), target.name.as_slice());
-    let moved = rustix::fs::renameat_with(&source.folder, from, &target.folder, to, RenameFlags::NOREPLACE);
+    let moved =
+        rustix::fs::renameat_with(&source.directory, from, &target.directory, to, RenameFlags::NOREPLACE);
     let is_file = source
         .found
         .as_ref()
@@ -72,8 +73,8 @@ fn rename(source: &ResolvedPath, target: &ResolvedPath) -> Result<(), Errno> {
     match moved {
         // The file system does not support `RENAME_NOREPLACE`.
         Err(Errno::INVAL | Errno::NOSYS) if is_file => {
-            rustix::fs::linkat(&source.folder, from, &target.folder, to, AtFlags::empty())?;
-            rustix::fs::unlinkat(&source.folder, from, AtFlags::empty())
+            rustix::fs::linkat(&source.directory, from, &target.directory, to, AtFlags::empty())?;
+            rustix::fs::unlinkat(&source.directory, from, AtFlags::empty())
         }
         other => other,
     }
@@ -88,7 +89,7 @@ fn check_contents(source: &ResolvedPath, path: &WorkPath) -> Result<(), FileReje
         }
         WalkFlow::Go
     };
-    let unreadable = tree::visit_everything(source.open_folder(path)?, &source.real, visit);
+    let unreadable = tree::visit_everything(source.open_directory(path)?, &source.real, visit);
     if let Some(found) = protected {
         return Err(FileRejection::protected(&name::show(&found)));
     }

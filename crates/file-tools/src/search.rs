@@ -21,7 +21,7 @@ use crate::list::{is_zero, rules_above};
 use crate::name::{self, WorkPath};
 use crate::rejection::{FileRejection, RejectionCode};
 use crate::request::{CaseSensitivity, SearchRequest};
-use crate::tree::{self, DirectoryEntry, Folder, TreeVisitor, WalkFlow};
+use crate::tree::{self, DirectoryEntry, OpenDirectory, TreeVisitor, WalkFlow};
 use crate::workspace::Workspace;
 
 /// The default number of matching lines.
@@ -109,11 +109,11 @@ struct SearchState<'a> {
 pub(crate) fn search(workspace: &Workspace, request: &SearchRequest) -> Result<SearchReply, FileRejection> {
     let path = workspace.root.parse(&request.path)?;
     let place = workspace.root.find(&path, FinalLink::Follow, LookupPurpose::Look)?;
-    let is_folder = kind(place.found(&path)?) == FileType::Directory;
+    let is_directory = kind(place.found(&path)?) == FileType::Directory;
     let hunt = SearchState::new(workspace, request, &place.real)?;
-    let (hunters, unreadable) = if is_folder {
-        let fd = place.open_folder(&path)?;
-        let start = Folder { fd, ignored: rules_above(workspace, &place.real), real: place.real };
+    let (hunters, unreadable) = if is_directory {
+        let fd = place.open_directory(&path)?;
+        let start = OpenDirectory { fd, ignored: rules_above(workspace, &place.real), real: place.real };
         tree::visit(start, threads(), || SearchWorker::new(&hunt))
     } else {
         (vec![hunt.one_file(&place, &path)?], 0)
@@ -126,10 +126,14 @@ fn threads() -> usize {
 }
 
 impl<'a> SearchState<'a> {
-    fn new(workspace: &'a Workspace, request: &SearchRequest, folder: &[u8]) -> Result<Self, FileRejection> {
+    fn new(
+        workspace: &'a Workspace,
+        request: &SearchRequest,
+        directory: &[u8],
+    ) -> Result<Self, FileRejection> {
         Ok(Self {
             matcher: matcher(&request.regex, request.case)?,
-            glob: request.glob.as_deref().map(|glob| FileGlob::parse(glob, folder)).transpose()?,
+            glob: request.glob.as_deref().map(|glob| FileGlob::parse(glob, directory)).transpose()?,
             context: usize::try_from(request.context.min(MOST_CONTEXT)).unwrap_or(0),
             most: request.max.unwrap_or(LINES).min(MOST_LINES),
             until: Instant::now() + PATIENCE,
@@ -254,7 +258,8 @@ impl<'a> SearchWorker<'a> {
     /// Opens a file that may be searched.
     fn open(&mut self, entry: &DirectoryEntry<'_>) -> Option<File> {
         use std::os::fd::AsFd as _;
-        let opened = beneath::open(entry.folder.fd.as_fd(), entry.name, OFlags::RDONLY | OFlags::NONBLOCK, 0);
+        let opened =
+            beneath::open(entry.directory.fd.as_fd(), entry.name, OFlags::RDONLY | OFlags::NONBLOCK, 0);
         let looked_at = opened.and_then(|fd| rustix::fs::fstat(&fd).map(|stat| (fd, stat)));
         match looked_at {
             Ok((fd, stat)) if kind(&stat) == FileType::RegularFile => {

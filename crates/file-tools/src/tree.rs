@@ -32,14 +32,14 @@ pub(crate) enum WalkFlow {
 
 /// An open directory.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct OpenDirectory {
     pub(crate) fd: OwnedFd,
     /// The path in the workspace; empty for the workspace itself.
     pub(crate) real: Vec<u8>,
     pub(crate) ignored: Option<Arc<Ignored>>,
 }
 
-impl Folder {
+impl OpenDirectory {
     /// Returns the path of a name in this directory.
     fn path_of(&self, name: &[u8]) -> Vec<u8> {
         let mut path = Vec::with_capacity(self.real.len() + 1 + name.len());
@@ -55,7 +55,7 @@ impl Folder {
 /// An entry of a directory.
 #[derive(Debug)]
 pub(crate) struct DirectoryEntry<'a> {
-    pub(crate) folder: &'a Folder,
+    pub(crate) directory: &'a OpenDirectory,
     pub(crate) name: &'a [u8],
     pub(crate) kind: FileType,
 }
@@ -63,7 +63,7 @@ pub(crate) struct DirectoryEntry<'a> {
 impl DirectoryEntry<'_> {
     /// Returns the path in the workspace.
     pub(crate) fn path(&self) -> Vec<u8> {
-        self.folder.path_of(self.name)
+        self.directory.path_of(self.name)
     }
 }
 
@@ -90,9 +90,9 @@ struct Names {
 }
 
 enum Work {
-    Open(Arc<Folder>, Vec<u8>),
-    Look(Arc<Folder>),
-    Files(Arc<Folder>, Arc<Names>, Range<usize>),
+    Open(Arc<OpenDirectory>, Vec<u8>),
+    Look(Arc<OpenDirectory>),
+    Files(Arc<OpenDirectory>, Arc<Names>, Range<usize>),
 }
 
 #[derive(Default)]
@@ -124,7 +124,7 @@ pub(crate) fn visit_everything(
             (self.0)(entry)
         }
     }
-    let walk = Walk::new(Folder { fd, real: real.to_vec(), ignored: None }, Skip::Nothing);
+    let walk = Walk::new(OpenDirectory { fd, real: real.to_vec(), ignored: None }, Skip::Nothing);
     walk.work(&mut Each(visit), |_| {});
     walk.unreadable.into_inner()
 }
@@ -132,7 +132,7 @@ pub(crate) fn visit_everything(
 /// Visits the files below a directory that are not ignored, with up to `threads` visitors. Returns the visitors, and the number
 /// of unreadable directories.
 pub(crate) fn visit<V: TreeVisitor + Send>(
-    start: Folder,
+    start: OpenDirectory,
     threads: usize,
     visitor: impl Fn() -> V + Sync,
 ) -> (Vec<V>, u64) {
@@ -161,7 +161,7 @@ pub(crate) fn visit<V: TreeVisitor + Send>(
 }
 
 impl Walk {
-    fn new(start: Folder, skip: Skip) -> Self {
+    fn new(start: OpenDirectory, skip: Skip) -> Self {
         let queue = Queue { waiting: vec![Work::Look(Arc::new(start))], busy: 0 };
         Self {
             skip,
@@ -182,20 +182,21 @@ impl Walk {
         while let Some(work) = self.next() {
             // Also on a panic of the visitor: the other threads must not wait forever.
             let done = FinishedItem(self);
-            let (folder, names, range) = match work {
-                Work::Files(folder, names, range) => (folder, names, range),
-                Work::Look(folder) => self.look(folder, &mut buffer),
+            let (directory, names, range) = match work {
+                Work::Files(directory, names, range) => (directory, names, range),
+                Work::Look(directory) => self.look(directory, &mut buffer),
                 Work::Open(above, name) => match self.open(&above, &name) {
                     None => continue,
-                    Some(folder) => {
+                    Some(directory) => {
                         drop(above);
-                        self.look(Arc::new(folder), &mut buffer)
+                        self.look(Arc::new(directory), &mut buffer)
                     }
                 },
             };
             look_up(self.queue().waiting.len());
             for (at, kind) in &names.entries[range] {
-                let entry = DirectoryEntry { folder: &folder, name: &names.bytes[at.clone()], kind: *kind };
+                let entry =
+                    DirectoryEntry { directory: &directory, name: &names.bytes[at.clone()], kind: *kind };
                 if self.stopped.load(Ordering::Relaxed) || visitor.visit(&entry) == WalkFlow::Stop {
                     self.stopped.store(true, Ordering::Relaxed);
                     break;
@@ -224,33 +225,34 @@ impl Walk {
         }
     }
 
-    fn open(&self, above: &Folder, name: &[u8]) -> Option<Folder> {
+    fn open(&self, above: &OpenDirectory, name: &[u8]) -> Option<OpenDirectory> {
         let opened = beneath::open(above.fd.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, 0);
         if opened.is_err() {
             self.unreadable.fetch_add(1, Ordering::Relaxed);
         }
         let ignored = above.ignored.clone();
-        Some(Folder { fd: opened.ok()?, real: above.path_of(name), ignored })
+        Some(OpenDirectory { fd: opened.ok()?, real: above.path_of(name), ignored })
     }
 
     /// Reads the names in a directory, queues its subdirectories and most of its files, and keeps one work item.
     fn look(
         &self,
-        mut folder: Arc<Folder>,
+        mut directory: Arc<OpenDirectory>,
         buffer: &mut [MaybeUninit<u8>],
-    ) -> (Arc<Folder>, Arc<Names>, Range<usize>) {
-        let mut names = self.names(&folder, buffer);
+    ) -> (Arc<OpenDirectory>, Arc<Names>, Range<usize>) {
+        let mut names = self.names(&directory, buffer);
         if self.skip == Skip::Ignored {
             let has_rules = names.entries.iter().any(|(at, _)| Ignored::is_rules(&names.bytes[at.clone()]));
-            if has_rules && let Some(folder) = Arc::get_mut(&mut folder) {
-                folder.ignored = Ignored::enter(folder.ignored.take(), folder.fd.as_fd(), &folder.real);
+            if has_rules && let Some(directory) = Arc::get_mut(&mut directory) {
+                directory.ignored =
+                    Ignored::enter(directory.ignored.take(), directory.fd.as_fd(), &directory.real);
             }
-            names.leave_out_ignored(&folder);
+            names.leave_out_ignored(&directory);
         }
         let mut work: Vec<Work> = Vec::new();
         for (at, kind) in &names.entries {
             if *kind == FileType::Directory {
-                work.push(Work::Open(Arc::clone(&folder), names.bytes[at.clone()].to_vec()));
+                work.push(Work::Open(Arc::clone(&directory), names.bytes[at.clone()].to_vec()));
             }
         }
         if self.skip == Skip::Ignored {
@@ -260,19 +262,19 @@ impl Walk {
         let own = 0..names.entries.len().min(PIECE);
         for start in (own.end..names.entries.len()).step_by(PIECE) {
             let piece = start..names.entries.len().min(start + PIECE);
-            work.push(Work::Files(Arc::clone(&folder), Arc::clone(&names), piece));
+            work.push(Work::Files(Arc::clone(&directory), Arc::clone(&names), piece));
         }
         if !work.is_empty() {
             let alone = work.len() == 1;
             self.queue().waiting.append(&mut work);
             if alone { self.news.notify_one() } else { self.news.notify_all() }
         }
-        (folder, names, own)
+        (directory, names, own)
     }
 
-    fn names(&self, folder: &Folder, buffer: &mut [MaybeUninit<u8>]) -> Names {
+    fn names(&self, directory: &OpenDirectory, buffer: &mut [MaybeUninit<u8>]) -> Names {
         let mut names = Names::default();
-        let mut listing = RawDir::new(&folder.fd, buffer);
+        let mut listing = RawDir::new(&directory.fd, buffer);
         while let Some(entry) = listing.next() {
             let Ok(entry) = entry else {
                 self.unreadable.fetch_add(1, Ordering::Relaxed);
@@ -283,7 +285,7 @@ impl Walk {
                 continue;
             }
             let kind = match entry.file_type() {
-                FileType::Unknown => rustix::fs::statat(&folder.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+                FileType::Unknown => rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW)
                     .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
                 known => known,
             };
@@ -296,12 +298,12 @@ impl Walk {
 }
 
 impl Names {
-    fn leave_out_ignored(&mut self, folder: &Folder) {
+    fn leave_out_ignored(&mut self, directory: &OpenDirectory) {
         let Self { bytes, entries } = self;
         entries.retain(|(at, kind)| {
-            let (name, is_folder) = (&bytes[at.clone()], *kind == FileType::Directory);
-            let ignores = |ignored: &Arc<Ignored>| ignored.ignores(&folder.path_of(name), is_folder);
-            name != b".git" && !folder.ignored.as_ref().is_some_and(ignores)
+            let (name, is_directory) = (&bytes[at.clone()], *kind == FileType::Directory);
+            let ignores = |ignored: &Arc<Ignored>| ignored.ignores(&directory.path_of(name), is_directory);
+            name != b".git" && !directory.ignored.as_ref().is_some_and(ignores)
         });
     }
 }
@@ -320,8 +322,8 @@ impl Drop for FinishedItem<'_> {
 }
 
 /// Visits the entries of one directory. Returns 1 if it could not be read completely.
-pub(crate) fn visit_folder(fd: OwnedFd, real: &[u8], mut visit: impl FnMut(&DirectoryEntry<'_>)) -> u64 {
-    let folder = Arc::new(Folder { fd, real: real.to_vec(), ignored: None });
+pub(crate) fn visit_directory(fd: OwnedFd, real: &[u8], mut visit: impl FnMut(&DirectoryEntry<'_>)) -> u64 {
+    let directory = Arc::new(OpenDirectory { fd, real: real.to_vec(), ignored: None });
     let walk = Walk {
         skip: Skip::Nothing,
         queue: Mutex::default(),
@@ -329,9 +331,9 @@ pub(crate) fn visit_folder(fd: OwnedFd, real: &[u8], mut visit: impl FnMut(&Dire
         stopped: AtomicBool::new(true),
         unreadable: AtomicU64::new(0),
     };
-    let names = walk.names(&folder, &mut vec![MaybeUninit::uninit(); FETCH]);
+    let names = walk.names(&directory, &mut vec![MaybeUninit::uninit(); FETCH]);
     for (at, kind) in &names.entries {
-        visit(&DirectoryEntry { folder: &folder, name: &names.bytes[at.clone()], kind: *kind });
+        visit(&DirectoryEntry { directory: &directory, name: &names.bytes[at.clone()], kind: *kind });
     }
     walk.unreadable.into_inner()
 }

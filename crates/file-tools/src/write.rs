@@ -142,7 +142,7 @@ impl<'a> Draft<'a> {
         let mut tries = 0;
         loop {
             let name = draft_name()?;
-            match beneath::open(place.folder.as_fd(), &name, flags, mode) {
+            match beneath::open(place.directory.as_fd(), &name, flags, mode) {
                 Ok(fd) => return Ok(Self { place, name, file: File::from(fd), placed: false }),
                 Err(Errno::EXIST) if tries < 8 => tries += 1,
                 Err(refused) => return Err(refused),
@@ -164,20 +164,20 @@ impl<'a> Draft<'a> {
     }
 
     fn take_name(mut self, rule: Rule) -> Result<(), Errno> {
-        let folder = &self.place.folder;
+        let directory = &self.place.directory;
         let (from, to) = (self.name.as_slice(), self.place.name.as_slice());
         match rule {
             Rule::OnlyNew => {
-                match rustix::fs::renameat_with(folder, from, folder, to, RenameFlags::NOREPLACE) {
+                match rustix::fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
                     // The file system does not support `RENAME_NOREPLACE`: a hard link fails on an existing name just as
                     // atomically.
                     Err(Errno::INVAL | Errno::NOSYS) => {
-                        return rustix::fs::linkat(folder, from, folder, to, AtFlags::empty());
+                        return rustix::fs::linkat(directory, from, directory, to, AtFlags::empty());
                     }
                     other => other?,
                 }
             }
-            Rule::Replace | Rule::ReplaceSame => rustix::fs::renameat(folder, from, folder, to)?,
+            Rule::Replace | Rule::ReplaceSame => rustix::fs::renameat(directory, from, directory, to)?,
         }
         self.placed = true;
         Ok(())
@@ -187,7 +187,7 @@ impl<'a> Draft<'a> {
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
         if !self.placed {
-            let _ = rustix::fs::unlinkat(&self.place.folder, self.name.as_slice(), AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.place.directory, self.name.as_slice(), AtFlags::empty());
         }
     }
 }
@@ -201,22 +201,23 @@ fn draft_name() -> Result<Vec<u8>, Errno> {
 
 /// Fsyncs the directory. Best effort: the file has its name, and some file systems do not support it.
 pub(crate) fn settle(place: &ResolvedPath) {
-    if let Ok(folder) = beneath::open(place.folder.as_fd(), b".", OFlags::RDONLY | OFlags::DIRECTORY, 0) {
-        let _ = rustix::fs::fsync(folder);
+    if let Ok(directory) = beneath::open(place.directory.as_fd(), b".", OFlags::RDONLY | OFlags::DIRECTORY, 0)
+    {
+        let _ = rustix::fs::fsync(directory);
     }
 }
 
 /// Locks the workspace for one writer, so that a file does not change between its read and its write. Unlocks on drop.
 pub(crate) fn turn(workspace: &Workspace, path: &WorkPath) -> Result<OwnedFd, FileRejection> {
     let refuse = |refused| FileRejection::unwritable(path.said(), refused);
-    let folder =
+    let directory =
         beneath::open(workspace.root.fd(), b".", OFlags::RDONLY | OFlags::DIRECTORY, 0).map_err(refuse)?;
     let since = Instant::now();
     let mut pause = Duration::from_micros(200);
     loop {
-        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             // The file system has no locks: the check before the rename must suffice.
-            Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK | Errno::NOSYS) => return Ok(folder),
+            Ok(()) | Err(Errno::NOTSUP | Errno::NOLCK | Errno::NOSYS) => return Ok(directory),
             Err(Errno::WOULDBLOCK | Errno::INTR) if since.elapsed() < PATIENCE => {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(10));

@@ -433,17 +433,17 @@ impl CallPolicy {
         let hidden = self.hidden(context);
         for workspace in &context.workspaces {
             if let Some(hidden) = hidden.iter().find(|hidden| workspace.starts_with(hidden)) {
-                let (folder, hidden) = (workspace.clone(), hidden.clone());
-                return Err(PolicyError::HiddenWorkspace { folder, hidden });
+                let (directory, hidden) = (workspace.clone(), hidden.clone());
+                return Err(PolicyError::HiddenWorkspace { directory, hidden });
             }
             // Checked before Switchboard's own files, which usually are in the home directory: moving them would not help.
             let is_home = context.home.as_ref().is_some_and(|home| home.starts_with(workspace));
             if is_home || (self.preset.writes() && workspace.parent().is_none()) {
-                return Err(PolicyError::TooMuch { folder: workspace.clone() });
+                return Err(PolicyError::TooMuch { directory: workspace.clone() });
             }
             if let Some(own) = context.guarded.iter().find(|own| own.starts_with(workspace)) {
-                let (folder, own) = (workspace.clone(), own.clone());
-                return Err(PolicyError::AboveOwnFiles { folder, own });
+                let (directory, own) = (workspace.clone(), own.clone());
+                return Err(PolicyError::AboveOwnFiles { directory, own });
             }
         }
         let workspace = |path: &PathBuf| {
@@ -493,18 +493,18 @@ impl CallPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// The workspace is in a hidden directory.
-    #[error("`{}` is inside `{}`, which is hidden from agents", folder.display(), hidden.display())]
+    #[error("`{}` is inside `{}`, which is hidden from agents", directory.display(), hidden.display())]
     HiddenWorkspace {
         /// The workspace.
-        folder: PathBuf,
+        directory: PathBuf,
         /// The hidden directory.
         hidden: PathBuf,
     },
     /// The workspace contains Switchboard's state or configuration.
-    #[error("`{}` contains `{}`, the state or configuration of Switchboard", folder.display(), own.display())]
+    #[error("`{}` contains `{}`, the state or configuration of Switchboard", directory.display(), own.display())]
     AboveOwnFiles {
         /// The workspace.
-        folder: PathBuf,
+        directory: PathBuf,
         /// The directory of state or configuration.
         own: PathBuf,
     },
@@ -512,10 +512,10 @@ pub enum PolicyError {
     #[error(transparent)]
     Host(BadName),
     /// The workspace contains the home directory, or is the root directory.
-    #[error("`{}` contains the home directory, which is hidden from agents", folder.display())]
+    #[error("`{}` contains the home directory, which is hidden from agents", directory.display())]
     TooMuch {
         /// The workspace.
-        folder: PathBuf,
+        directory: PathBuf,
     },
 }
 

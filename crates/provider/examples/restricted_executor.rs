@@ -1,4 +1,4 @@
-//! Lets an agent work on a folder with the file tools and nothing else: no shell, no web, no other folder.
+//! Lets an agent work on a directory with the file tools and nothing else: no shell, no web, no other directory.
 //!
 //! ```sh
 //! cargo run -p provider --example restricted_executor -- claude ~/notes "Make a table of contents in index.md."

@@ -36,7 +36,7 @@ pub fn store_problem(home: &SwitchboardHome, config: &Config) -> Option<ErrorRep
     let opening = opening(home, config).ok()?;
     let error = match calls::find_lost_jobs(home.state(), &opening) {
         Ok(None) => return None,
-        Ok(Some(lost)) => CallError::JobsLost { folder: home.state().to_owned(), lost },
+        Ok(Some(lost)) => CallError::JobsLost { directory: home.state().to_owned(), lost },
         Err(error) => CallError::Store(error),
     };
     Some(ErrorReply { message: error.to_string(), hint: error.hint() })

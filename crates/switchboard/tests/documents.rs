@@ -23,9 +23,9 @@ fn json(name: &str) -> Value {
 }
 
 /// Returns every Markdown file below a directory, except built and hidden ones.
-fn pages(folder: &Path) -> Vec<PathBuf> {
+fn pages(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap_or_default();
         if name.starts_with('.') || ["target", "artifacts", "node_modules"].contains(&name.as_str()) {
@@ -133,9 +133,9 @@ fn every_failure_kind_is_in_troubleshooting() {
 }
 
 /// Returns all Rust source below a directory.
-fn code(folder: &Path) -> String {
+fn code(directory: &Path) -> String {
     let mut text = String::new();
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
             text += &code(&path);

@@ -57,16 +57,17 @@ impl Cli {
     /// Lists the CLIs that `scripts/agents-install` installed below `tools`, by name and version. Empty without such a
     /// directory.
     pub fn installed(tools: &Path) -> Vec<Self> {
-        let folders = fs::read_dir(tools.join("agents")).into_iter().flatten().flatten();
-        let mut found: Vec<Self> = folders.filter_map(|folder| Self::in_folder(&folder.path())).collect();
+        let directories = fs::read_dir(tools.join("agents")).into_iter().flatten().flatten();
+        let mut found: Vec<Self> =
+            directories.filter_map(|directory| Self::in_directory(&directory.path())).collect();
         found.sort_by(|a, b| (a.agent, &a.version).cmp(&(b.agent, &b.version)));
         found
     }
 
-    fn in_folder(folder: &Path) -> Option<Self> {
-        let (name, version) = folder.file_name()?.to_str()?.split_once('-')?;
+    fn in_directory(directory: &Path) -> Option<Self> {
+        let (name, version) = directory.file_name()?.to_str()?.split_once('-')?;
         let agent = Agent::ALL.into_iter().find(|agent| agent.name() == name)?;
-        let program = fs::canonicalize(folder.join("program")).ok()?;
+        let program = fs::canonicalize(directory.join("program")).ok()?;
         Some(Self { agent, version: version.to_owned(), program })
     }
 

@@ -34,8 +34,8 @@ impl ModelApi {
     /// Returns the environment of Codex with its home in `home`, and writes `.codex/config.toml` there: the provider, and the
     /// text of `.codex/more.toml` of a test.
     pub fn codex_env(&self, home: &Path) -> io::Result<Environment> {
-        let folder = home.join(".codex");
-        fs::create_dir_all(&folder)?;
+        let directory = home.join(".codex");
+        fs::create_dir_all(&directory)?;
         let config = format!(
             r#"model_provider = "scripted"
 
@@ -55,30 +55,30 @@ plugins = false
 
 {}"#,
             self.url(),
-            fs::read_to_string(folder.join("more.toml")).unwrap_or_default()
+            fs::read_to_string(directory.join("more.toml")).unwrap_or_default()
         );
-        fs::write(folder.join("config.toml"), config)?;
-        environment(home, &[("CODEX_HOME", &*folder.to_string_lossy()), ("SCRIPTED_KEY", "dummy")])
+        fs::write(directory.join("config.toml"), config)?;
+        environment(home, &[("CODEX_HOME", &*directory.to_string_lossy()), ("SCRIPTED_KEY", "dummy")])
     }
 
     /// Returns the environment of Gemini CLI with its home in `home`, and writes `.gemini/settings.json` there, with the keys
     /// of `.gemini/more.json` of a test.
     pub fn gemini_env(&self, home: &Path) -> io::Result<Environment> {
-        let folder = home.join(".gemini");
-        fs::create_dir_all(&folder)?;
+        let directory = home.join(".gemini");
+        fs::create_dir_all(&directory)?;
         let mut settings = json!({
             "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false, "maxAttempts": 1},
             "privacy": {"usageStatisticsEnabled": false},
             "telemetry": {"enabled": false},
             "security": {"auth": {"selectedType": "gemini-api-key"}},
         });
-        if let Ok(more) = fs::read(folder.join("more.json")) {
+        if let Ok(more) = fs::read(directory.join("more.json")) {
             let more: serde_json::Map<_, _> = serde_json::from_slice(&more)?;
             for (key, value) in more {
                 settings[key] = value;
             }
         }
-        fs::write(folder.join("settings.json"), format!("{settings:#}\n"))?;
+        fs::write(directory.join("settings.json"), format!("{settings:#}\n"))?;
         let own = [
             ("GEMINI_API_KEY", "dummy"),
             ("GEMINI_CLI_NO_RELAUNCH", "true"),

@@ -16,12 +16,12 @@ const SESSION: &str = "5ee1ec7e-d000-4000-8000-000000000001";
 /// A CLI with its own home and working directory.
 struct Desk {
     cli: Cli,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Desk {
     async fn ask(&self, api: &ModelApi, session: &[&str], prompt: &str) -> Ended {
-        let cwd = self.folder.join("work");
+        let cwd = self.directory.join("work");
         fs::create_dir_all(&cwd).unwrap();
         let mut arguments: Vec<&str> = match self.cli.agent {
             Agent::Claude => vec![
@@ -48,7 +48,7 @@ impl Desk {
         if self.cli.agent == Agent::Codex {
             arguments.push("-");
         }
-        let environment = self.cli.environment(api, &self.folder.join("home")).unwrap();
+        let environment = self.cli.environment(api, &self.directory.join("home")).unwrap();
         let invocation = Invocation {
             program: self.cli.program.clone(),
             arguments: arguments.into_iter().map(str::to_owned).collect(),
@@ -75,7 +75,7 @@ impl Desk {
 
 impl Drop for Desk {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -83,9 +83,9 @@ impl Drop for Desk {
 #[expect(clippy::print_stderr, reason = "a skipped test says why")]
 #[expect(clippy::disallowed_methods, reason = "where the CLIs are is the environment's to say")]
 fn desks(test: &str) -> Vec<Desk> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|folder| folder.join(".tools"));
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|directory| directory.join(".tools"));
     let tools = std::env::var_os("SWITCHBOARD_TOOLS").map(PathBuf::from);
-    let tools = tools.or_else(|| beside.into_iter().find(|folder| folder.is_dir()));
+    let tools = tools.or_else(|| beside.into_iter().find(|directory| directory.is_dir()));
     let installed = tools.as_deref().map(Cli::installed).unwrap_or_default();
     if installed.is_empty() {
         eprintln!(
@@ -96,9 +96,9 @@ fn desks(test: &str) -> Vec<Desk> {
         .into_iter()
         .map(|cli| {
             let name = format!("{test}-{}-{}", cli.agent.name(), cli.version);
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-            let _ = fs::remove_dir_all(&folder);
-            Desk { cli, folder }
+            let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+            let _ = fs::remove_dir_all(&directory);
+            Desk { cli, directory }
         })
         .collect()
 }
@@ -128,7 +128,7 @@ async fn tool_result_reaches_the_model() {
         let said: String = ended.stdout.lines().filter_map(spoken).collect();
         assert!(said.ends_with("all done"), "{:?}: {ended:?}", desk.cli);
         assert_eq!(
-            fs::read_to_string(desk.folder.join("work/made")).unwrap(),
+            fs::read_to_string(desk.directory.join("work/made")).unwrap(),
             "from-the-tool\n",
             "{:?}",
             desk.cli

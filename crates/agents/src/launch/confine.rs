@@ -177,10 +177,10 @@ fn caches(draft: &Draft<'_>, home: Option<&Path>) -> Option<Caches> {
 fn requested_option(spec: &CallSpec, error: &PolicyError) -> &'static str {
     match error {
         PolicyError::Host(_) => "network",
-        PolicyError::HiddenWorkspace { folder, .. }
-        | PolicyError::TooMuch { folder }
-        | PolicyError::AboveOwnFiles { folder, .. }
-            if *folder == spec.cwd =>
+        PolicyError::HiddenWorkspace { directory, .. }
+        | PolicyError::TooMuch { directory }
+        | PolicyError::AboveOwnFiles { directory, .. }
+            if *directory == spec.cwd =>
         {
             "cwd"
         }

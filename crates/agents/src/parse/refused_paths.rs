@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn error_cause_belongs_to_preceding_path() {
         for text in [
-            "error: cannot use the folder `/home/ana/.state`\n  because: Read-only file system (os error 30)",
+            "error: cannot use the directory `/home/ana/.state`\n  because: Read-only file system (os error 30)",
             "error: failed to write /home/ana/.state\n\nCaused by:\n  Read-only file system (os error 30)",
         ] {
             let found: Vec<_> = refused_paths(text).map(|refused| refused.path).collect();

@@ -16,10 +16,10 @@ struct Harness(PathBuf);
 
 impl Harness {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("agents-doctor-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(folder.join("bin")).unwrap();
-        Self(folder)
+        let directory = std::env::temp_dir().join(format!("agents-doctor-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(directory.join("bin")).unwrap();
+        Self(directory)
     }
 
     fn script(&self, path: &str, body: &str) -> PathBuf {

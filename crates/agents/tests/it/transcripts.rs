@@ -10,7 +10,7 @@ use model::{
 };
 
 fn recordings() -> Vec<PathBuf> {
-    let folders = |path: &Path| -> Vec<PathBuf> {
+    let directories = |path: &Path| -> Vec<PathBuf> {
         let mut found: Vec<_> = fs::read_dir(path)
             .unwrap()
             .map(|entry| entry.unwrap().path())
@@ -20,7 +20,7 @@ fn recordings() -> Vec<PathBuf> {
         found
     };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts");
-    folders(&root).iter().flat_map(|version| folders(version)).collect()
+    directories(&root).iter().flat_map(|version| directories(version)).collect()
 }
 
 fn name(path: &Path) -> &str {
@@ -34,9 +34,9 @@ struct Asked {
     model: Option<String>,
 }
 
-fn asked(folder: &Path) -> Asked {
+fn asked(directory: &Path) -> Asked {
     let json: serde_json::Value =
-        serde_json::from_slice(&fs::read(folder.join("argv.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(directory.join("argv.json")).unwrap()).unwrap();
     let argv: Vec<&str> = json["argv"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
     let after = |flags: &[&str]| {
         let value = argv.iter().position(|arg| flags.contains(arg)).and_then(|at| argv.get(at + 1)).copied();
@@ -59,9 +59,9 @@ fn asked(folder: &Path) -> Asked {
     }
 }
 
-fn report(folder: &Path, output_bytes: u64) -> RunReport {
-    let code = fs::read_to_string(folder.join("exit")).unwrap().trim().parse().unwrap();
-    let end = match name(folder) {
+fn report(directory: &Path, output_bytes: u64) -> RunReport {
+    let code = fs::read_to_string(directory.join("exit")).unwrap().trim().parse().unwrap();
+    let end = match name(directory) {
         // The recorder killed a hanging agent, as a supervisor does after the idle timeout.
         name if name.starts_with("hang") => End::Deadline { which: Deadline::Idle },
         "background-terminated" => End::Stopped,
@@ -76,7 +76,7 @@ fn report(folder: &Path, output_bytes: u64) -> RunReport {
         error_bytes: 0,
         usage: TreeUsage::default(),
         // Gemini leaves its background command running and does not report its exit.
-        descendants_ended: u32::from(name(folder) == "background-shell"),
+        descendants_ended: u32::from(name(directory) == "background-shell"),
         was_suspended: false,
         tree: TreeEnd::ProvenEmpty,
         sandbox: None,
@@ -106,11 +106,11 @@ fn judged(agent: AgentKind, summary: &Summary, report: &RunReport, stderr: &str,
 fn recorded_streams_match_snapshots() {
     let recordings = recordings();
     assert!(recordings.len() > 100, "{} recordings", recordings.len());
-    for folder in recordings {
-        let version = name(folder.parent().unwrap()).to_owned();
+    for directory in recordings {
+        let version = name(directory.parent().unwrap()).to_owned();
         let agent: AgentKind = version.split('-').next().unwrap().parse().unwrap();
-        let stdout = fs::read(folder.join("stdout")).unwrap();
-        let stderr = String::from_utf8_lossy(&fs::read(folder.join("stderr")).unwrap()).into_owned();
+        let stdout = fs::read(directory.join("stdout")).unwrap();
+        let stderr = String::from_utf8_lossy(&fs::read(directory.join("stderr")).unwrap()).into_owned();
 
         let mut shown = String::new();
         let mut show = |event: AgentEvent<'_>| writeln!(shown, "{}", line_of(&event)).unwrap();
@@ -118,15 +118,15 @@ fn recorded_streams_match_snapshots() {
         parser.feed(&stdout, &mut show);
         let summary = parser.finish(&mut show);
 
-        let asked = asked(&folder);
-        let report = report(&folder, stdout.len() as u64);
+        let asked = asked(&directory);
+        let report = report(&directory, stdout.len() as u64);
         let outcome = judged(agent, &summary, &report, &stderr, &asked);
         writeln!(shown, "\n{}", serde_json::to_string_pretty(&outcome).unwrap()).unwrap();
         if let Some(hint) = outcome.hint() {
             writeln!(shown, "hint: {hint}").unwrap();
         }
         let settings = insta::Settings::clone_current();
-        settings.bind(|| insta::assert_snapshot!(format!("{version}__{}", name(&folder)), shown));
+        settings.bind(|| insta::assert_snapshot!(format!("{version}__{}", name(&directory)), shown));
     }
 }
 
@@ -182,16 +182,16 @@ fn damaged(stdout: &[u8], step: usize) -> Vec<Vec<u8>> {
 #[test]
 fn damaged_stream_never_turns_failure_into_success() {
     let (mut failures, mut tried) = (0, 0);
-    for folder in recordings() {
-        let agent: AgentKind = name(folder.parent().unwrap()).split('-').next().unwrap().parse().unwrap();
-        let stdout = fs::read(folder.join("stdout")).unwrap();
-        let stderr = String::from_utf8_lossy(&fs::read(folder.join("stderr")).unwrap()).into_owned();
-        let asked = asked(&folder);
+    for directory in recordings() {
+        let agent: AgentKind = name(directory.parent().unwrap()).split('-').next().unwrap().parse().unwrap();
+        let stdout = fs::read(directory.join("stdout")).unwrap();
+        let stderr = String::from_utf8_lossy(&fs::read(directory.join("stderr")).unwrap()).into_owned();
+        let asked = asked(&directory);
         let outcome = |stream: &[u8]| {
             let mut parser = Parser::new(agent, ParseLimits::default());
             parser.feed(stream, &mut |_| {});
             let summary = parser.finish(&mut |_| {});
-            judged(agent, &summary, &report(&folder, stream.len() as u64), &stderr, &asked)
+            judged(agent, &summary, &report(&directory, stream.len() as u64), &stderr, &asked)
         };
         // Damage successful runs, too: nothing may panic, and the rest may not be a success without an explicit line.
         let failed = !outcome(&stdout).is_success();
@@ -203,7 +203,7 @@ fn damaged_stream_never_turns_failure_into_success() {
             assert!(
                 !outcome.is_success() || says_so(),
                 "{}: {}",
-                folder.display(),
+                directory.display(),
                 String::from_utf8_lossy(&stream)
             );
         }

@@ -79,7 +79,7 @@ fn mcp_server_of_call_is_used(cli: &Pinned) {
         let call =
             Call::Mcp { server: "echo".to_owned(), tool: "say".to_owned(), input: json!({"text": "heron"}) };
         let api = ModelApi::start(Script::call_then_text(call, "It said heron.")).await;
-        let seen = harness.folder().join("seen-by-the-server");
+        let seen = harness.directory().join("seen-by-the-server");
         let spec = CallSpec { mcp_servers: vec![server::echo(&seen)], ..harness.spec("Let it say heron.") };
         let started = harness.place(&api, &spec).await;
         // Arguments are readable for every user of the machine; private files are not.
@@ -174,7 +174,7 @@ fn unsupported_options_are_rejected_before_start(cli: &Pinned) {
             AgentKind::Codex => vec![("tools", CallSpec { tools: ToolChoice::None, ..plain() })],
             _ => vec![
                 ("session fork", CallSpec { session: fork, ..plain() }),
-                ("mcp_servers", CallSpec { mcp_servers: vec![server::echo(harness.folder())], ..plain() }),
+                ("mcp_servers", CallSpec { mcp_servers: vec![server::echo(harness.directory())], ..plain() }),
                 ("output_schema", CallSpec { output_schema: Some(schema().to_string()), ..plain() }),
                 ("append_system_prompt", CallSpec { append_system_prompt: Some("x".to_owned()), ..plain() }),
             ],

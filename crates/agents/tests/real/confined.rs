@@ -63,7 +63,7 @@ fn default_call_works_in_either_tier(cli: &Pinned) {
         for namespaces in [true, false] {
             let name = if namespaces { "by-namespaces" } else { "by-rules" };
             let written = harness.workspace().join(name);
-            let cached = harness.folder().join("caches/workspace/cargo").join(name);
+            let cached = harness.directory().join("caches/workspace/cargo").join(name);
             let command = format!(
                 "echo x > $TMPDIR/{name} && cp $TMPDIR/{name} $CARGO_HOME && cp $TMPDIR/{name} {}",
                 written.display()
@@ -107,7 +107,7 @@ fn sandboxed_tools_write_only_workspace(cli: &Pinned) {
         return;
     }
     Harness::play(cli, async |harness| {
-        let outside = harness.folder().join("outside");
+        let outside = harness.directory().join("outside");
         fs::create_dir(&outside).unwrap();
         let command = format!(
             "echo heron > inside; echo heron > {0}/file; mkdir -p .git/hooks; echo x > .git/hooks/post-checkout; echo x > .envrc; ls",
@@ -213,14 +213,14 @@ fn private_state_exposes_only_the_login(cli: &Pinned) {
         return;
     }
     Harness::play(cli, async |harness| {
-        let (login, folder, settings) = match harness.kind() {
+        let (login, directory, settings) = match harness.kind() {
             AgentKind::Claude => (".credentials.json", ".claude", ".claude/settings.json"),
             AgentKind::Codex => ("auth.json", ".codex", ".codex/config.toml"),
             _ => ("oauth_creds.json", ".gemini", ".gemini/settings.json"),
         };
-        let home = harness.folder().join("home");
-        fs::create_dir_all(home.join(folder)).unwrap();
-        fs::write(home.join(folder).join(login), "{}").unwrap();
+        let home = harness.directory().join("home");
+        fs::create_dir_all(home.join(directory)).unwrap();
+        fs::write(home.join(directory).join(login), "{}").unwrap();
         let mark = harness.workspace().join("mark");
         let command = json!({"type": "command", "command": format!("/usr/bin/touch {}", mark.display())});
         let hooks = json!([{"matcher": "*", "hooks": [command]}]);
@@ -229,7 +229,7 @@ fn private_state_exposes_only_the_login(cli: &Pinned) {
         let api = ModelApi::start(Script::text("Hello.")).await;
         let policy = CallPolicy { private_state: true, ..Preset::Workspace.into() };
         let spec = |prompt: &str| CallSpec { policy: policy.clone(), ..harness.spec(prompt) };
-        let own = harness.folder().join("states").join(format!("{}-workspace", harness.kind()));
+        let own = harness.directory().join("states").join(format!("{}-workspace", harness.kind()));
         match harness.kind() {
             AgentKind::Claude => fs::write(home.join(settings), hooks.to_string()).unwrap(),
             AgentKind::Codex => {
@@ -239,7 +239,7 @@ fn private_state_exposes_only_the_login(cli: &Pinned) {
             }
             _ => {}
         }
-        let before = names_below(&home.join(folder));
+        let before = names_below(&home.join(directory));
         let first = harness.ask(&api, &spec("The word is heron.")).await;
         assert_eq!(first.succeeded().text, "Hello.", "{first}");
         was_confined(&first);
@@ -248,9 +248,9 @@ fn private_state_exposes_only_the_login(cli: &Pinned) {
         assert_eq!(second.succeeded().session, first.outcome.session, "{second}");
         assert!(api.turns().last().unwrap().body.to_string().contains("The word is heron."), "{second}");
         assert!(!mark.exists(), "a hook of the user ran: {second}");
-        let own = if harness.kind() == AgentKind::Gemini { own.join(folder) } else { own };
+        let own = if harness.kind() == AgentKind::Gemini { own.join(directory) } else { own };
         assert_eq!(fs::read_to_string(own.join(login)).unwrap(), "{}");
-        let after = names_below(&home.join(folder));
+        let after = names_below(&home.join(directory));
         // The scripted API rewrites gemini's settings for each call.
         let is_new = |name: &&std::path::PathBuf| !before.contains(name) && !name.ends_with(settings);
         let added: Vec<_> = after.iter().filter(is_new).collect();
@@ -258,8 +258,8 @@ fn private_state_exposes_only_the_login(cli: &Pinned) {
     });
 }
 
-fn names_below(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+fn names_below(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { names_below(&path) } else { vec![path] }).collect()
 }
 

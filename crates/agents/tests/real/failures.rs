@@ -76,7 +76,7 @@ fn timeout_reports_repeated_rate_limit(cli: &Pinned) {
         let spec = CallSpec { limits, ..harness.spec("Say hello.") };
         let retrying = |plan: &mut RunPlan| {
             plan.env.remove("CLAUDE_CODE_MAX_RETRIES");
-            let settings = harness.folder().join("home/.gemini/settings.json");
+            let settings = harness.directory().join("home/.gemini/settings.json");
             if let Ok(text) = std::fs::read_to_string(&settings) {
                 std::fs::write(&settings, text.replace("maxAttempts", "unused")).unwrap();
             }

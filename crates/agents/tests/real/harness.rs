@@ -42,7 +42,7 @@ const CANARIES: [&str; 6] = [
 
 pub struct Harness {
     cli: Pinned,
-    folder: TempDir,
+    directory: TempDir,
     check: AgentCheck,
     started: Cell<u32>,
 }
@@ -61,12 +61,12 @@ impl Harness {
 
     fn new(cli: &Pinned) -> Self {
         // Not below /tmp: codex creates no helpers there and complains on stderr.
-        let folder = tempfile::Builder::new().prefix("switchboard-real-").tempdir_in("/var/tmp").unwrap();
-        fs::create_dir(folder.path().join("work")).unwrap();
+        let directory = tempfile::Builder::new().prefix("switchboard-real-").tempdir_in("/var/tmp").unwrap();
+        fs::create_dir(directory.path().join("work")).unwrap();
         let program = cli.installed.as_ref().map(|cli| cli.program.clone()).unwrap();
         let lookup = Lookup {
             inherited: BTreeMap::from([
-                ("HOME".to_owned(), folder.path().join("home").to_str().unwrap().to_owned()),
+                ("HOME".to_owned(), directory.path().join("home").to_str().unwrap().to_owned()),
                 ("PATH".to_owned(), std::env::var("PATH").unwrap()),
             ]),
             programs: BTreeMap::from([(cli.kind, program)]),
@@ -77,7 +77,7 @@ impl Harness {
         let check = doctor::find_installed(cli.kind, &lookup);
         assert!(check.is_ready() && check.findings.is_empty(), "{check:?}");
         assert_eq!(check.version.map(|version| version.to_string()).as_deref(), Some(cli.version));
-        Self { cli: cli.clone(), folder, check, started: Cell::new(0) }
+        Self { cli: cli.clone(), directory, check, started: Cell::new(0) }
     }
 
     pub fn kind(&self) -> AgentKind {
@@ -85,13 +85,13 @@ impl Harness {
     }
 
     /// Returns the directory of the trial.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Returns the workspace.
     pub fn workspace(&self) -> PathBuf {
-        self.folder().join("work")
+        self.directory().join("work")
     }
 
     /// Returns whether the workspace contains a file.
@@ -101,7 +101,7 @@ impl Harness {
 
     /// Returns the live processes of the trial, from `/proc`.
     pub fn processes(&self) -> Vec<i32> {
-        outside::processes_of(self.folder())
+        outside::processes_of(self.directory())
     }
 
     /// Returns a call with short limits, so that a failing trial fails soon.
@@ -118,7 +118,7 @@ impl Harness {
     /// Plans a call.
     pub fn launch(&self, api: &ModelApi, spec: &CallSpec, spool: &Spool) -> Result<Launch, LaunchError> {
         let cli = self.cli.installed.as_ref().unwrap();
-        let offline = cli.environment(api, &self.folder().join("home")).unwrap();
+        let offline = cli.environment(api, &self.directory().join("home")).unwrap();
         // As root, a sandboxed claude needs the variable.
         let offline = offline.into_iter().filter(|(name, _)| name != "IS_SANDBOX" || spec.policy.is_off());
         let canaries = CANARIES.map(|name| (name.to_owned(), CANARY.to_owned()));
@@ -136,8 +136,8 @@ impl Harness {
             private_directory: spool.private(),
             new_session: uuid::Uuid::new_v4().into(),
             host: agents::HostConfig {
-                private_state: Some(self.folder().join("states")),
-                caches: Some(self.folder().join("caches")),
+                private_state: Some(self.directory().join("states")),
+                caches: Some(self.directory().join("caches")),
                 ..agents::HostConfig::default()
             },
         };
@@ -173,7 +173,7 @@ impl Harness {
     /// Returns the spool of the next run.
     pub fn new_spool(&self) -> Spool {
         self.started.set(self.started.get() + 1);
-        Spool::at(self.folder().join(format!("run-{}", self.started.get())))
+        Spool::at(self.directory().join(format!("run-{}", self.started.get())))
     }
 }
 

@@ -16,7 +16,7 @@ crate::scenarios! {
 /// With and without namespaces. The home directory also contains a token that is on no list of secrets.
 fn commit_has_user_identity_without_credentials(cli: &Pinned) {
     Harness::play(cli, async |harness| {
-        let home = harness.folder().join("home");
+        let home = harness.directory().join("home");
         fs::create_dir_all(&home).unwrap();
         let config =
             "[user]\n\tname = Ana\n\temail = ana@example.com\n[credential]\n\thelper = secret-helper\n";

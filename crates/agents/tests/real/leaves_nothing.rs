@@ -130,7 +130,7 @@ fn state_of(harness: &Harness) -> Vec<PathBuf> {
         AgentKind::Codex => (".codex", &["hooks.json", "rules", "prompts"]),
         _ => (".gemini", &[".env", "commands", "extensions", "policies"]),
     };
-    let directory = harness.folder().join("home").join(directory);
+    let directory = harness.directory().join("home").join(directory);
     ours.iter().map(|name| directory.join(name)).filter(|path| path.exists()).collect()
 }
 

@@ -46,7 +46,7 @@ fn instruction_file(kind: AgentKind) -> &'static str {
 
 /// Creates instructions, servers and hooks of the workspace and of the user.
 fn furnish(harness: &Harness) {
-    let (work, home) = (harness.workspace(), harness.folder().join("home"));
+    let (work, home) = (harness.workspace(), harness.directory().join("home"));
     plant(&work.join(instruction_file(harness.kind())), "The word is heron.");
     let server = |mark: &str| {
         let command = marking(harness, mark);

@@ -134,14 +134,14 @@ fn observing_changes_nothing(cli: &Pinned) {
         assert_eq!(api.turns()[tried - 1].tool_results().len(), tried - 1, "{done}");
         assert_eq!(done.outcome.text, "I tried.", "{done}");
         assert_eq!(names_in(&harness.workspace()), [""; 0], "{done}");
-        assert_eq!(names_in(harness.folder()), ["home", "run-1", "work"], "{done}");
+        assert_eq!(names_in(harness.directory()), ["home", "run-1", "work"], "{done}");
     });
 }
 
 /// Hooks, servers and rules that would leave a mark: of the workspace, and for codex also a rule of the user.
 fn hostile_workspace_runs_nothing_in_observe_mode(cli: &Pinned) {
     Harness::play(cli, async |harness| {
-        let marks = harness.folder().join("marks");
+        let marks = harness.directory().join("marks");
         fs::create_dir(&marks).unwrap();
         let leave = |mark: &str| format!("/usr/bin/touch {}", marks.join(mark).display());
         let work = harness.workspace();
@@ -161,7 +161,7 @@ fn hostile_workspace_runs_nothing_in_observe_mode(cli: &Pinned) {
             }
             AgentKind::Codex => {
                 let rule = "prefix_rule(pattern=[\"/usr/bin/touch\"], decision=\"allow\")\n";
-                plant(harness.folder().join("home/.codex/rules/default.rules"), rule.to_owned());
+                plant(harness.directory().join("home/.codex/rules/default.rules"), rule.to_owned());
                 plant(work.join(".codex/rules/default.rules"), rule.to_owned());
                 let mark = marks.join("server");
                 let config = format!(
@@ -190,8 +190,8 @@ fn hostile_workspace_runs_nothing_in_observe_mode(cli: &Pinned) {
     });
 }
 
-fn names_in(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
@@ -200,7 +200,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 /// The ways in which each CLI can change a file, then a final message.
 fn ways_to_write(harness: &Harness) -> Vec<ModelTurn> {
     let inside = harness.workspace().join("by-tool");
-    let outside = harness.folder().join("outside");
+    let outside = harness.directory().join("outside");
     let mut ways = vec![
         ModelTurn::shell("echo heron > by-shell; cat by-shell"),
         ModelTurn::shell(format!(
@@ -251,7 +251,7 @@ fn caller_secrets_are_not_inherited(cli: &Pinned) {
         let done = started.end(None).await;
         assert_eq!(done.succeeded().text, "I looked.", "{done}");
         let of_tool = fs::read_to_string(harness.workspace().join("seen")).unwrap();
-        let home = format!("HOME={}", harness.folder().join("home").display());
+        let home = format!("HOME={}", harness.directory().join("home").display());
         for seen in [of_agent, of_tool] {
             // Neither is empty, and neither contains a variable of the caller that was not passed through.
             assert!(seen.contains(&home), "{seen}");

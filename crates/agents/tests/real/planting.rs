@@ -88,16 +88,16 @@ fn memory(harness: &Harness) -> Option<PathBuf> {
                 .chars()
                 .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
                 .collect();
-            Some(harness.folder().join("home/.claude/projects").join(name).join("memory"))
+            Some(harness.directory().join("home/.claude/projects").join(name).join("memory"))
         }
-        AgentKind::Gemini => Some(harness.folder().join("home/.gemini/tmp/work/memory")),
+        AgentKind::Gemini => Some(harness.directory().join("home/.gemini/tmp/work/memory")),
         _ => None,
     }
 }
 
 fn plant(cli: &Pinned, namespaces: bool) {
     Harness::play(cli, async |harness| {
-        let home = harness.folder().join("home");
+        let home = harness.directory().join("home");
         let paths: Vec<PathBuf> = obeyed(harness.kind()).iter().map(|name| home.join(name)).collect();
         let memory = memory(harness).filter(|_| namespaces).map(|memory| memory.join("MEMORY.md"));
         let paths: Vec<PathBuf> = paths.into_iter().chain(memory).collect();
@@ -156,7 +156,7 @@ fn planted_env_file_runs_nothing_later(cli: &Pinned) {
         return;
     }
     Harness::play(cli, async |harness| {
-        let (script, mark) = (harness.workspace().join("evil.sh"), harness.folder().join("mark"));
+        let (script, mark) = (harness.workspace().join("evil.sh"), harness.directory().join("mark"));
         fs::write(&script, format!("touch {}\n", mark.display())).unwrap();
         let command = format!("echo BASH_ENV={} > $CODEX_HOME/.env", script.display());
         let api =
@@ -181,7 +181,7 @@ fn settings_programs_are_unchanged(cli: &Pinned) {
         for file in [&hook, &other] {
             fs::write(file, "as it was\n").unwrap();
         }
-        let settings = harness.folder().join("home/.claude/settings.json");
+        let settings = harness.directory().join("home/.claude/settings.json");
         fs::create_dir_all(settings.parent().unwrap()).unwrap();
         let command = format!("sh {}", hook.display());
         // In a field that claude does not know: this call must not run it.

@@ -52,7 +52,7 @@ fn home_directory_access_matches_profile(cli: &Pinned) {
             ModelTurn::text("Done again."),
         ]))
         .await;
-        let traces = [harness.folder().join("first"), harness.folder().join("second")];
+        let traces = [harness.directory().join("first"), harness.directory().join("second")];
         let mut session = SessionChoice::New;
         for trace in &traces {
             let spec = CallSpec { session, ..harness.spec("Write the word.") };
@@ -67,7 +67,7 @@ fn home_directory_access_matches_profile(cli: &Pinned) {
             assert!(done.succeeded().text.starts_with("Done"), "{done}");
             session = SessionChoice::Resume(done.session());
         }
-        let home = harness.folder().join("home");
+        let home = harness.directory().join("home");
         let mut found = BTreeMap::new();
         for trace in &traces {
             read_trace(&fs::read_to_string(trace).unwrap(), &home, &mut found);

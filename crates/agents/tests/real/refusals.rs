@@ -52,7 +52,7 @@ fn refused_file_tool_write_reports_target(cli: &Pinned) {
 fn hidden_git_repository_is_refused_read(cli: &Pinned) {
     refuses(cli, |harness| {
         let remote = hidden_directory(harness).join("remote.git");
-        git(&["init", "-q", "--bare", remote.to_str().unwrap()], harness.folder());
+        git(&["init", "-q", "--bare", remote.to_str().unwrap()], harness.directory());
         git(&["init", "-q"], &harness.workspace());
         git(&["remote", "add", "origin", remote.to_str().unwrap()], &harness.workspace());
         let clone = format!("git clone {} copy", remote.display());
@@ -70,7 +70,7 @@ fn refused_write_in_successful_command_is_reported(cli: &Pinned) {
 
 fn refused_git_config_write_reports_user_file(cli: &Pinned) {
     refuses(cli, |harness| {
-        let config = harness.folder().join("home/.gitconfig");
+        let config = harness.directory().join("home/.gitconfig");
         fs::create_dir_all(config.parent().unwrap()).unwrap();
         fs::write(&config, "[user]\n\tname = Ana\n").unwrap();
         (vec![ModelTurn::shell("git config --global alias.st status")], RefusedKind::Write, config)
@@ -116,7 +116,7 @@ fn is_explained(done: &Done, refused: &RefusedAction) {
 }
 
 fn hidden_directory(harness: &Harness) -> PathBuf {
-    let directory = harness.folder().join("home/other");
+    let directory = harness.directory().join("home/other");
     fs::create_dir_all(&directory).unwrap();
     directory
 }

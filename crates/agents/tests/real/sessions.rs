@@ -69,7 +69,7 @@ fn resumed_session_remembers(cli: &Pinned) {
 fn latest_session_of_directory_is_continued(cli: &Pinned) {
     Harness::play(cli, async |harness| {
         let (api, first) = told(harness).await;
-        let elsewhere = harness.folder().join("elsewhere");
+        let elsewhere = harness.directory().join("elsewhere");
         std::fs::create_dir(&elsewhere).unwrap();
         let newer = CallSpec { cwd: elsewhere, ..harness.spec("The word is crane.") };
         harness.ask(&api, &newer).await.succeeded();

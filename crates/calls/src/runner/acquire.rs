@@ -22,7 +22,7 @@ impl JobRunner<'_> {
         if let SessionChoice::Resume(session) = &spec.session {
             keys.push(LockKey::Session(spec.agent, session.clone()));
         }
-        if self.context.settings.one_writer_per_folder && spec.mode == Mode::Execute {
+        if self.context.settings.one_writer_per_directory && spec.mode == Mode::Execute {
             keys.push(LockKey::directory(&spec.cwd));
         }
         for key in keys {

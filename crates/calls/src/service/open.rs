@@ -35,7 +35,7 @@ impl JobService {
     /// within a tokio runtime.
     pub async fn open(settings: Settings) -> Result<Self, CallError> {
         let settings = Arc::new(Settings { supervisor: settings.supervisor.with_fork_server(), ..settings });
-        let cannot_use = |source| CallError::State { folder: settings.state.clone(), source };
+        let cannot_use = |source| CallError::State { directory: settings.state.clone(), source };
         create_private(&jobs_directory(&settings.state)).map_err(cannot_use)?;
         let environments = Arc::new(CallerEnvironments::open(&settings.state).map_err(cannot_use)?);
         reject_lost_store(&settings)?;
@@ -152,7 +152,7 @@ impl JobService {
 fn reject_lost_store(settings: &Settings) -> Result<(), CallError> {
     let Ok(Some(lost)) = store_loss::find_lost_jobs(&settings.state, &settings.store) else { return Ok(()) };
     tracing::error!(error = %lost, hint = lost.hint(&settings.state), "cannot use the store");
-    Err(CallError::JobsLost { folder: settings.state.clone(), lost })
+    Err(CallError::JobsLost { directory: settings.state.clone(), lost })
 }
 
 /// Starts the tasks that last until the service is closed.

@@ -124,8 +124,8 @@ impl JobService {
         let id = self.0.store.new_id()?;
         if let Some(environment) = environment {
             let written = self.0.environments.write(id, &environment);
-            let folder = &self.0.settings.state;
-            written.map_err(|source| CallError::State { folder: folder.clone(), source })?;
+            let directory = &self.0.settings.state;
+            written.map_err(|source| CallError::State { directory: directory.clone(), source })?;
         }
         let parent = order.parent;
         self.0.nested.lend_slot(parent, id);
@@ -166,7 +166,11 @@ impl JobService {
                 last.ok_or_else(|| CallError::NoEarlierSession { task: task.clone(), agent: call.agent })?;
             // A session is about its directory, and most agents find it nowhere else.
             if Path::new(&last.cwd) != call.cwd {
-                return Err(CallError::SessionElsewhere { task, agent: call.agent, folder: last.cwd.into() });
+                return Err(CallError::SessionElsewhere {
+                    task,
+                    agent: call.agent,
+                    directory: last.cwd.into(),
+                });
             }
             call.session = SessionChoice::Resume(last.session);
         }
@@ -217,10 +221,11 @@ impl JobService {
 
 /// Resolves the symbolic links of a directory: the sandbox must not depend on a link that may change later.
 fn resolve_directory(directory: &Path) -> Result<PathBuf, CallError> {
-    let folder = || directory.to_owned();
+    let named = || directory.to_owned();
     if !directory.is_absolute() {
-        return Err(CallError::CwdIsRelative { folder: folder() });
+        return Err(CallError::CwdIsRelative { directory: named() });
     }
-    let resolved = directory.canonicalize().map_err(|source| CallError::Cwd { folder: folder(), source })?;
-    if resolved.is_dir() { Ok(resolved) } else { Err(CallError::CwdIsNoFolder { folder: folder() }) }
+    let resolved =
+        directory.canonicalize().map_err(|source| CallError::Cwd { directory: named(), source })?;
+    if resolved.is_dir() { Ok(resolved) } else { Err(CallError::CwdIsNoDirectory { directory: named() }) }
 }

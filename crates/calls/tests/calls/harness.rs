@@ -16,13 +16,13 @@ use testkit::{all_pids, command_line, eventually, eventually_async, is_running};
 pub const LONG: Duration = Duration::from_mins(2);
 
 pub struct Harness {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Harness {
     /// Runs a test, then checks that no process is left.
     pub fn run<F: AsyncFnOnce(&Harness)>(test: F) {
-        let harness = Harness { folder: tempfile::tempdir().unwrap() };
+        let harness = Harness { directory: tempfile::tempdir().unwrap() };
         runtime().block_on(async {
             tokio::time::timeout(LONG, test(&harness)).await.expect("the test hangs");
         });
@@ -31,25 +31,25 @@ impl Harness {
 
     /// Runs a test that may advance its clock, which needs a current-thread runtime.
     pub fn run_with_own_clock<F: AsyncFnOnce(&Harness)>(test: F) {
-        let harness = Harness { folder: tempfile::tempdir().unwrap() };
+        let harness = Harness { directory: tempfile::tempdir().unwrap() };
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test(&harness));
         harness.assert_nothing_left();
     }
 
     pub fn state(&self) -> PathBuf {
-        self.folder.path().join("state")
+        self.directory.path().join("state")
     }
 
     /// Returns a directory for agents to work in.
     pub fn workspace(&self) -> PathBuf {
-        let folder = self.folder.path().join("workspace");
-        fs::create_dir_all(&folder).unwrap();
-        folder
+        let directory = self.directory.path().join("workspace");
+        fs::create_dir_all(&directory).unwrap();
+        directory
     }
 
     /// Returns the file to which the agents' descendants write their pids.
     pub fn pid_file(&self) -> PathBuf {
-        self.folder.path().join("pids")
+        self.directory.path().join("pids")
     }
 
     pub fn settings(&self) -> Settings {
@@ -100,10 +100,10 @@ impl Harness {
     }
 
     pub fn assert_nothing_left(&self) {
-        let folder = self.folder.path().to_str().unwrap().to_owned();
+        let directory = self.directory.path().to_str().unwrap().to_owned();
         eventually("a descendant is alive", || !self.descendants().into_iter().any(is_running));
         eventually("a supervisor is alive", || {
-            !all_pids().any(|pid| is_running(pid) && command_line(pid).contains(&folder))
+            !all_pids().any(|pid| is_running(pid) && command_line(pid).contains(&directory))
         });
     }
 }
@@ -184,12 +184,12 @@ pub async fn wait_for_line(service: &JobService, job: JobId, text: &str) {
 }
 
 pub fn runs(state: &Path, job: JobId) -> Vec<RunStatus> {
-    let folder = state.join("jobs").join(job.to_string()).join("runs");
-    let mut numbers: Vec<u32> = fs::read_dir(&folder)
+    let directory = state.join("jobs").join(job.to_string()).join("runs");
+    let mut numbers: Vec<u32> = fs::read_dir(&directory)
         .map(|entries| entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
         .unwrap_or_default();
     numbers.sort_unstable();
-    let status = |number| fs::read(folder.join(u32::to_string(number)).join("status.json")).ok();
+    let status = |number| fs::read(directory.join(u32::to_string(number)).join("status.json")).ok();
     let read = |bytes: Vec<u8>| serde_json::from_slice::<RunStatus>(&bytes).unwrap();
     // A service that dies between preparing a run and starting it leaves a directory in which nothing ever ran.
     numbers.iter().filter_map(status).map(read).filter(|run| run.supervisor.pid > 0).collect()

@@ -121,7 +121,7 @@ fn cancel_without_a_daemon_prevents_a_start() {
             }
             RunState::Ended(_) => true,
         });
-        fs::remove_dir_all(folder(harness, job)).unwrap();
+        fs::remove_dir_all(directory(harness, job)).unwrap();
         let service = harness.open().await;
         let answer = ended(&service, job).await;
         assert_eq!((answer.status, harness.runs(job).len()), (JobStatus::Cancelled, 0));
@@ -144,7 +144,7 @@ fn answer_before_an_unread_cancel_is_kept() {
 
 /// Returns the time limit of a run.
 fn given(harness: &Harness, job: JobId, run: u32) -> Duration {
-    let note = fs::read(folder(harness, job).join(format!("runs/{run}.json"))).unwrap();
+    let note = fs::read(directory(harness, job).join(format!("runs/{run}.json"))).unwrap();
     let note: Value = serde_json::from_slice(&note).unwrap();
     Duration::from_millis(note["relay"]["spec"]["limits"]["wall_ms"].as_u64().unwrap())
 }
@@ -210,8 +210,10 @@ fn power_cut_does_not_count_towards_the_time_limit() {
         status.started_at_ms -= 2 * 3_600_000 + 60_000;
         rewrite(harness, job, &status);
         for name in ["output", "error"] {
-            let file =
-                fs::File::options().write(true).open(folder(harness, job).join("runs/1").join(name)).unwrap();
+            let file = fs::File::options()
+                .write(true)
+                .open(directory(harness, job).join("runs/1").join(name))
+                .unwrap();
             file.set_modified(two_hours_ago).unwrap();
         }
         let service = harness.open().await;
@@ -260,9 +262,9 @@ fn missing_result_is_written_behind_many_newer_jobs() {
         let status = fs::read(files.status()).unwrap();
         for number in 0..1_100 {
             let newer = JobId::new(Timestamp::from_millis(4_000_000_000_000 + number), [0; 10]);
-            fs::create_dir_all(folder(harness, newer)).unwrap();
-            fs::write(folder(harness, newer).join("result.json"), "{}").unwrap();
-            fs::write(folder(harness, newer).join("status.json"), &status).unwrap();
+            fs::create_dir_all(directory(harness, newer)).unwrap();
+            fs::write(directory(harness, newer).join("result.json"), "{}").unwrap();
+            fs::write(directory(harness, newer).join("status.json"), &status).unwrap();
         }
         let service = harness.open().await;
         eventually("the result is there", || files.result().exists());
@@ -291,7 +293,7 @@ fn damaged_status_without_a_supervisor_fails_the_job() {
         kill(status.supervisor.pid);
         let RunState::Running { agent } = status.state else { panic!("{status:?}") };
         eventually("the agent is gone", || !is_running(agent.pid));
-        fs::write(folder(harness, job).join("runs/1/status.json"), "no status").unwrap();
+        fs::write(directory(harness, job).join("runs/1/status.json"), "no status").unwrap();
         let service = harness.open().await;
         let answer = ended(&service, job).await;
         assert_eq!((answer.status, answer.error.unwrap().kind.as_str()), (JobStatus::Failed, "spool_failed"));
@@ -331,13 +333,13 @@ fn restart_costs_an_unstarted_job_no_attempt() {
         let first = service.submit(harness.request("say here\nhang")).await.unwrap().job;
         wait_for_line(&service, first, "here").await;
         let (second, waits) = submit_behind(harness, &service, first, "answer done").await;
-        for has_a_folder in [true, false, false] {
+        for has_a_directory in [true, false, false] {
             wait_for_line(&service, second, &waits).await;
             let files = service.files(second);
             eventually("its files can be looked at", || files.status().exists());
             service.close(ShutdownMode::Detach).await;
             drop(service);
-            if !has_a_folder {
+            if !has_a_directory {
                 // A power cut may take directories that were just created.
                 fs::remove_dir_all(files.directory()).unwrap();
             }
@@ -393,7 +395,7 @@ fn leftovers_of_a_sweep_are_removed_at_opening() {
             let at = (SystemTime::now() - day * days).duration_since(UNIX_EPOCH).unwrap();
             JobId::new(Timestamp::from_millis(at.as_millis().try_into().unwrap()), [7; 10])
         };
-        let (old, young) = (folder(harness, id(20)), folder(harness, id(5)));
+        let (old, young) = (directory(harness, id(20)), directory(harness, id(5)));
         for left in [&old, &young] {
             fs::create_dir_all(left.join("runs/1")).unwrap();
         }
@@ -440,7 +442,7 @@ fn unknown_claim_is_requeued_and_run() {
         // As if the reply to a claim was lost. A job that has not started has used no attempt.
         let (lost, cancelled) = (placed_for(&request, 1).await, placed_for(&request, 1).await);
         for job in [lost, cancelled] {
-            fs::create_dir_all(folder(harness, job)).unwrap();
+            fs::create_dir_all(directory(harness, job)).unwrap();
         }
         store.request_cancel(cancelled).await.unwrap();
         // And a job of another machine that was rescued and not requeued.
@@ -466,7 +468,7 @@ fn text_of_earlier_runs_survives_a_failed_start() {
         let job = service.submit(harness.request("say first part\nmax-turns")).await.unwrap().job;
         wait_for_line(&service, job, "resuming in 2 s: the last run used up its turns").await;
         // The record of the next run cannot be written.
-        fs::create_dir(folder(harness, job).join("runs/2.json")).unwrap();
+        fs::create_dir(directory(harness, job).join("runs/2.json")).unwrap();
         let answer = ended(&service, job).await;
         assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Failed, "first part"), "{answer:?}");
         assert_eq!(answer.error.unwrap().kind, "spool_failed");
@@ -474,12 +476,13 @@ fn text_of_earlier_runs_survives_a_failed_start() {
     });
 }
 
-fn folder(harness: &Harness, job: JobId) -> PathBuf {
+fn directory(harness: &Harness, job: JobId) -> PathBuf {
     harness.state().join("jobs").join(job.to_string())
 }
 
 fn rewrite(harness: &Harness, job: JobId, status: &RunStatus) {
-    fs::write(folder(harness, job).join("runs/1/status.json"), serde_json::to_vec(status).unwrap()).unwrap();
+    fs::write(directory(harness, job).join("runs/1/status.json"), serde_json::to_vec(status).unwrap())
+        .unwrap();
 }
 
 fn kill(pid: i32) {

@@ -45,7 +45,7 @@ fn replaced_file_fails_its_job(name: &'static str, kind: Kind) {
         let job = service.submit(harness.request("spawn setsid\nsay here\nhang")).await.unwrap().job;
         wait_for_line(&service, job, "here").await;
         service.close(calls::ShutdownMode::Detach).await;
-        replace(&folder(harness, job).join(name), kind);
+        replace(&directory(harness, job).join(name), kind);
         let service = harness.open().await;
         let answer = ended(&service, job).await;
         assert_eq!((answer.status, answer.error.unwrap().kind.as_str()), (JobStatus::Failed, "spool_failed"));
@@ -53,7 +53,7 @@ fn replaced_file_fails_its_job(name: &'static str, kind: Kind) {
     });
 }
 
-fn folder(harness: &Harness, job: JobId) -> std::path::PathBuf {
+fn directory(harness: &Harness, job: JobId) -> std::path::PathBuf {
     harness.state().join("jobs").join(job.to_string())
 }
 
@@ -91,7 +91,7 @@ fn fifos_in_place_of_job_files_do_not_block() {
         let job = service.submit(harness.request("say here\ndelay 300ms\nanswer done")).await.unwrap().job;
         wait_for_line(&service, job, "here").await;
         for name in [".status.json", "status.json", "result.json", ".result.json", "pause.json", "output"] {
-            replace(&folder(harness, job).join(name), Kind::Fifo);
+            replace(&directory(harness, job).join(name), Kind::Fifo);
         }
         assert_eq!(ended(&service, job).await.status, JobStatus::Completed);
         close(&service).await;

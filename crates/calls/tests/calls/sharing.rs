@@ -73,7 +73,7 @@ fn nested_call_does_not_wait_for_the_slot_of_its_parent() {
 
 fn nested_call_ignores_the_directory_lock_of_its_parent() {
     Harness::run(async |harness| {
-        let service = harness.open_with(|settings| settings.one_writer_per_folder = true).await;
+        let service = harness.open_with(|settings| settings.one_writer_per_directory = true).await;
         let parent = service.submit(harness.request("say here\nhang")).await.unwrap().job;
         wait_for_line(&service, parent, "here").await;
         let nested = CallRequest { parent: Some(parent), ..harness.request("answer nested") };
@@ -186,7 +186,7 @@ fn job_fails_if_its_session_is_never_free() {
 
 fn directory_has_one_writer_if_configured() {
     Harness::run(async |harness| {
-        let service = harness.open_with(|settings| settings.one_writer_per_folder = true).await;
+        let service = harness.open_with(|settings| settings.one_writer_per_directory = true).await;
         let jobs = place(&service, harness, 4, "delay 50ms\nanswer done").await;
         service.wait(&jobs, Until::All, LONG).await.unwrap();
         assert_eq!(at_once(harness, &jobs), 1);

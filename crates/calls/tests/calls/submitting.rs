@@ -80,13 +80,13 @@ fn key_of_another_call_is_refused() {
 fn key_finds_the_job_after_its_directory_is_gone() {
     Harness::run(async |harness| {
         let service = harness.open().await;
-        let folder = harness.workspace().join("short-lived");
-        fs::create_dir(&folder).unwrap();
-        let call = CallSpec { cwd: folder.clone(), ..harness.call("answer once") };
+        let directory = harness.workspace().join("short-lived");
+        fs::create_dir(&directory).unwrap();
+        let call = CallSpec { cwd: directory.clone(), ..harness.call("answer once") };
         let request =
             CallRequest { idempotency_key: Some("k".to_owned()), ..CallRequest::new(call, "call_cc") };
         let first = answered(&service, request.clone()).await;
-        fs::remove_dir(&folder).unwrap();
+        fs::remove_dir(&directory).unwrap();
         assert_eq!(answered(&service, request.clone()).await.job_id, first.job_id);
         close(&service).await;
         // A draining service finds it, too.

@@ -15,15 +15,15 @@ const SECRET: &str = "the-secret-outside";
 struct Ground {
     outside: PathBuf,
     workspace: Workspace,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 /// One for all inputs: whatever they leave in the workspace is part of the next one's ground.
 fn ground() -> &'static Ground {
     static GROUND: OnceLock<Ground> = OnceLock::new();
     GROUND.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (outside, inside) = (folder.path().join("outside"), folder.path().join("ws"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (outside, inside) = (directory.path().join("outside"), directory.path().join("ws"));
         fs::create_dir_all(&outside).expect("outside");
         fs::create_dir_all(inside.join("a/b")).expect("inside");
         fs::create_dir_all(inside.join(".git")).expect("protected");
@@ -33,7 +33,7 @@ fn ground() -> &'static Ground {
             symlink(target, inside.join(link)).expect("link");
         }
         let workspace = Workspace::enter_unlocked(&inside).expect("workspace");
-        Ground { outside, workspace, _folder: folder }
+        Ground { outside, workspace, _directory: directory }
     })
 }
 

@@ -30,7 +30,7 @@ impl Pins {
             let Ok(stat) = rustix::fs::statat(root.fd(), name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
             let target = match kind(&stat) {
                 FileType::Symlink => Some(name.to_owned()),
-                FileType::RegularFile if name == ".git" => git_folder(root),
+                FileType::RegularFile if name == ".git" => git_directory(root),
                 _ => None,
             };
             if let Some(path) = target.and_then(|target| root.parse(&target).ok()) {
@@ -58,7 +58,7 @@ fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
 }
 
 /// Reads the target of a `.git` file.
-fn git_folder(root: &WorkspaceRoot) -> Option<String> {
+fn git_directory(root: &WorkspaceRoot) -> Option<String> {
     let file = File::from(beneath::open(root.fd(), b".git", OFlags::RDONLY | OFlags::NONBLOCK, 0).ok()?);
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text).ok()?;

@@ -15,7 +15,7 @@ pub const CUE: &str = "--file-tools";
 pub const SECRET: &str = "the-secret-outside";
 
 pub struct Harness {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 /// The result of one run of the program.
@@ -27,21 +27,21 @@ pub struct CommandResult {
 impl Harness {
     /// Creates `outside/secret.txt` beside the workspace `ws`, which contains `a.txt`.
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("outside")).unwrap();
-        fs::create_dir(folder.path().join("ws")).unwrap();
-        let harness = Self { folder };
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("outside")).unwrap();
+        fs::create_dir(directory.path().join("ws")).unwrap();
+        let harness = Self { directory };
         fs::write(harness.secret(), SECRET).unwrap();
         harness.put("a.txt", "one\ntwo\nthree\n");
         harness
     }
 
     pub fn workspace(&self) -> PathBuf {
-        self.folder.path().join("ws")
+        self.directory.path().join("ws")
     }
 
     pub fn outside(&self) -> PathBuf {
-        self.folder.path().join("outside")
+        self.directory.path().join("outside")
     }
 
     pub fn secret(&self) -> PathBuf {

@@ -21,17 +21,17 @@ pub fn trial(name: &'static str) -> Trial {
 }
 
 fn run_as_nobody(name: &str) -> Result<(), Failed> {
-    let folder = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     // The build directory is often below root's home, which other users cannot enter.
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
-    let program = folder.path().join("tools");
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
+    let program = directory.path().join("tools");
     // Copied by another program: a descriptor open for writing here could leak into a child of another test, and the copy could
     // not be executed (ETXTBSY).
     let copied = Command::new("cp").arg(std::env::current_exe()?).arg(&program).status()?;
     if !copied.success() {
         return Err("the program could not be copied".into());
     }
-    let own = folder.path().join("own");
+    let own = directory.path().join("own");
     fs::create_dir(&own)?;
     chown(&own, Some(NOBODY), Some(NOBODY))?;
     let output = Command::new("setpriv")

@@ -79,7 +79,7 @@ fn link_out_of_workspace_is_rejected_by_every_verb() {
     symlink("../outside/secret.txt", harness.at("relative")).unwrap();
     symlink("sub/../../outside/secret.txt", harness.at("winding")).unwrap();
     symlink("relative", harness.at("chained")).unwrap();
-    symlink(harness.outside(), harness.at("folder")).unwrap();
+    symlink(harness.outside(), harness.at("directory")).unwrap();
     symlink("..", harness.at("up")).unwrap();
     symlink("/proc/self/root", harness.at("magic")).unwrap();
     symlink("/proc/self/cwd", harness.at("magic2")).unwrap();
@@ -88,7 +88,7 @@ fn link_out_of_workspace_is_rejected_by_every_verb() {
         "relative",
         "winding",
         "chained",
-        "folder/secret.txt",
+        "directory/secret.txt",
         "up/outside/secret.txt",
         "magic/etc/passwd",
         "magic2/x",
@@ -233,13 +233,13 @@ fn other_file_system_is_rejected() {
 
 fn rejection_reveals_nothing_about_the_outside() {
     let harness = Harness::new();
-    symlink(harness.outside(), harness.at("folder")).unwrap();
+    symlink(harness.outside(), harness.at("directory")).unwrap();
     let message = |path: &str| {
         let told = harness.run(["read", path]);
         told.refused();
         String::from_utf8(told.output.stderr).unwrap().replace(path, "PATH")
     };
-    assert_eq!(message("folder/secret.txt"), message("folder/nothing.txt"));
+    assert_eq!(message("directory/secret.txt"), message("directory/nothing.txt"));
     assert_eq!(message("../outside/secret.txt"), message("../outside/nothing.txt"));
     assert_eq!(message("/etc/passwd"), message("/etc/nothing"));
 }

@@ -62,7 +62,7 @@ fn protected_path_is_immutable_for_every_verb() {
             assert_eq!(refused, "protected_path", "{request}");
         }
     }
-    assert_eq!(harness.inventory(), before, "nothing was changed, and no folder made on the way");
+    assert_eq!(harness.inventory(), before, "nothing was changed, and no directory made on the way");
 }
 
 fn move_to_protected_path_is_rejected() {

@@ -116,7 +116,7 @@ fn skipped_files_are_counted() {
     fs::set_permissions(harness.at("closed"), fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(told["skipped"]["binary"], 1);
     if rustix::process::geteuid().is_root() {
-        eprintln!("the closed folder is open to root");
+        eprintln!("the closed directory is open to root");
     } else {
         assert_eq!((&told["skipped"]["unreadable"], &told["matches"]), (&json!(1), &json!([])));
     }
@@ -124,9 +124,9 @@ fn skipped_files_are_counted() {
 
 fn all_of_many_files_are_searched() {
     let harness = Harness::new();
-    for folder in 0..40 {
+    for directory in 0..40 {
         for file in 0..20 {
-            harness.put(&format!("{folder}/{file}"), if file == 7 { "needle\n" } else { "hay\n" });
+            harness.put(&format!("{directory}/{file}"), if file == 7 { "needle\n" } else { "hay\n" });
         }
     }
     for file in 0..700 {

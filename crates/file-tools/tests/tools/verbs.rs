@@ -82,8 +82,8 @@ fn write_through_a_link_changes_its_target() {
 fn create_rejects_an_existing_file() {
     let harness = Harness::new();
     symlink("nowhere", harness.at("dangling")).unwrap();
-    fs::create_dir(harness.at("folder")).unwrap();
-    for there in ["a.txt", "dangling", "folder"] {
+    fs::create_dir(harness.at("directory")).unwrap();
+    for there in ["a.txt", "dangling", "directory"] {
         assert_eq!(harness.run(["create", there, "--content", "x"]).refused(), "already_exists", "{there}");
     }
     assert_eq!(harness.text("a.txt"), "one\ntwo\nthree\n");
@@ -121,25 +121,25 @@ fn patch_reports_the_failure_reason() {
 
 fn delete_removes_files_and_links_only() {
     let harness = Harness::new();
-    fs::create_dir(harness.at("folder")).unwrap();
+    fs::create_dir(harness.at("directory")).unwrap();
     symlink(harness.secret(), harness.at("out")).unwrap();
     assert_eq!(harness.run(["delete", "a.txt"]).answer()["deleted"], true);
     assert_eq!(harness.run(["delete", "a.txt"]).refused(), "file_not_found");
-    assert_eq!(harness.run(["delete", "folder"]).refused(), "is_directory");
+    assert_eq!(harness.run(["delete", "directory"]).refused(), "is_directory");
     assert_eq!(harness.run(["delete", "."]).refused(), "is_directory");
     harness.run(["delete", "out"]).answer();
     assert!(harness.secret().exists(), "only the link goes");
     let left: Vec<_> =
         harness.inventory().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
-    assert_eq!(left, ["", "folder"]);
+    assert_eq!(left, ["", "directory"]);
 }
 
 fn move_renames_without_replacing() {
     let harness = Harness::new();
-    harness.put("folder/b.txt", "b");
+    harness.put("directory/b.txt", "b");
     harness.run(["move", "a.txt", "new/a.txt"]).answer();
     assert_eq!(harness.text("new/a.txt"), "one\ntwo\nthree\n");
-    harness.run(["move", "folder", "other"]).answer();
+    harness.run(["move", "directory", "other"]).answer();
     assert_eq!(harness.text("other/b.txt"), "b");
     assert_eq!(harness.run(["move", "other/b.txt", "new/a.txt"]).refused(), "already_exists");
     assert_eq!(harness.run(["move", "other", "new"]).refused(), "already_exists");

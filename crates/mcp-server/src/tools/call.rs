@@ -266,7 +266,7 @@ impl CallTool {
 async fn place(client: &ClientContext, order: CallRequest) -> Result<SubmittedJob, ToolRejection> {
     let cwd = order.call.cwd.clone();
     client.service.submit(order).await.map_err(|error| match &error {
-        CallError::Cwd { folder, .. } | CallError::CwdIsNoFolder { folder } if *folder != cwd => {
+        CallError::Cwd { directory, .. } | CallError::CwdIsNoDirectory { directory } if *directory != cwd => {
             ToolRejection::from(error).with_field("add_dirs")
         }
         CallError::EscapingLink(link) if link.given != cwd => {

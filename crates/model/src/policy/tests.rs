@@ -99,20 +99,20 @@ fn secrets_and_foreign_state_are_hidden() {
 
 #[test]
 fn hidden_directory_or_home_as_workspace_is_rejected() {
-    let with = |folder: &str| PolicyContext { workspaces: vec![folder.into()], ..context() };
-    for folder in ["/home/ana/.ssh", "/home/ana/.ssh/keys", "/home/ana/.local/state/switchboard/jobs"] {
-        let error = CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap_err();
-        assert!(matches!(error, PolicyError::HiddenWorkspace { .. }), "{folder}");
+    let with = |directory: &str| PolicyContext { workspaces: vec![directory.into()], ..context() };
+    for directory in ["/home/ana/.ssh", "/home/ana/.ssh/keys", "/home/ana/.local/state/switchboard/jobs"] {
+        let error = CallPolicy::from(Preset::Observe).confine(&with(directory)).unwrap_err();
+        assert!(matches!(error, PolicyError::HiddenWorkspace { .. }), "{directory}");
     }
-    let with = |folder: &str| PolicyContext {
+    let with = |directory: &str| PolicyContext {
         guarded: vec!["/home/ana/.local/state/switchboard".into()],
-        ..with(folder)
+        ..with(directory)
     };
-    for folder in ["/", "/home", "/home/ana"] {
-        let error = CallPolicy::from(Preset::Workspace).confine(&with(folder)).unwrap_err();
-        assert!(matches!(error, PolicyError::TooMuch { .. }), "{folder}");
-        let error = CallPolicy::from(Preset::Observe).confine(&with(folder)).unwrap_err();
-        assert!(matches!(error, PolicyError::TooMuch { .. }), "{folder}");
+    for directory in ["/", "/home", "/home/ana"] {
+        let error = CallPolicy::from(Preset::Workspace).confine(&with(directory)).unwrap_err();
+        assert!(matches!(error, PolicyError::TooMuch { .. }), "{directory}");
+        let error = CallPolicy::from(Preset::Observe).confine(&with(directory)).unwrap_err();
+        assert!(matches!(error, PolicyError::TooMuch { .. }), "{directory}");
     }
     CallPolicy::from(Preset::Workspace).confine(&with("/home/ana/.sshd")).unwrap();
 }
@@ -130,21 +130,21 @@ fn policy_with_unknown_field_is_rejected() {
 fn workspace_around_own_state_is_rejected() {
     let own = ["/srv/switchboard/state", "/etc/opt/switchboard"].map(PathBuf::from).to_vec();
     for preset in [Preset::Workspace, Preset::Observe, Preset::Restricted, Preset::Sealed] {
-        let confine = |folder: &str| {
+        let confine = |directory: &str| {
             let context = PolicyContext {
-                workspaces: vec![folder.into()],
+                workspaces: vec![directory.into()],
                 own: own.clone(),
                 guarded: own.clone(),
                 ..context()
             };
             CallPolicy::from(preset).confine(&context)
         };
-        for folder in ["/srv", "/srv/switchboard", "/etc/opt"] {
-            let error = confine(folder).unwrap_err();
-            assert!(matches!(error, PolicyError::AboveOwnFiles { .. }), "{folder}: {error}");
+        for directory in ["/srv", "/srv/switchboard", "/etc/opt"] {
+            let error = confine(directory).unwrap_err();
+            assert!(matches!(error, PolicyError::AboveOwnFiles { .. }), "{directory}: {error}");
         }
-        for folder in ["/srv/switchboard/state", "/etc/opt/switchboard/sub"] {
-            let error = confine(folder).unwrap_err();
+        for directory in ["/srv/switchboard/state", "/etc/opt/switchboard/sub"] {
+            let error = confine(directory).unwrap_err();
             assert!(matches!(error, PolicyError::HiddenWorkspace { .. } | PolicyError::AboveOwnFiles { .. }));
         }
         confine("/srv/switchboard/other").unwrap();

@@ -16,7 +16,7 @@ use testkit::eventually_async;
 const LONG: Duration = Duration::from_mins(2);
 
 pub struct Harness {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Harness {
@@ -33,11 +33,11 @@ impl Harness {
 
     /// Creates a harness for a test in a separate process.
     pub fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("provider-it-").tempdir_in("/var/tmp").unwrap();
+        let directory = tempfile::Builder::new().prefix("provider-it-").tempdir_in("/var/tmp").unwrap();
         for name in ["bin", "home", "spools", "work"] {
-            fs::create_dir(folder.path().join(name)).unwrap();
+            fs::create_dir(directory.path().join(name)).unwrap();
         }
-        let harness = Self { folder };
+        let harness = Self { directory };
         harness.agent("");
         harness
     }
@@ -61,7 +61,7 @@ impl Harness {
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     pub fn config(&self) -> ProviderConfig {
@@ -114,7 +114,7 @@ impl Harness {
 
     /// Waits until no process and no file of any request is left.
     pub async fn nothing_is_left(&self) {
-        let gone = async || outside::processes_of(self.folder.path()).is_empty();
+        let gone = async || outside::processes_of(self.directory.path()).is_empty();
         eventually_async("no process is left", gone).await;
         let names: Vec<_> =
             fs::read_dir(self.path("spools")).unwrap().flatten().map(|entry| entry.path()).collect();
@@ -122,8 +122,8 @@ impl Harness {
     }
 }
 
-fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
         .flat_map(|entry| match entry.file_type() {
             Ok(kind) if kind.is_dir() => files_in(&entry.path()),

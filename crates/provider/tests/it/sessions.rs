@@ -77,8 +77,8 @@ fn session_is_found_by_another_provider_of_same_kind() {
 
 fn unwritable_session_record_is_a_warning() {
     Harness::run(async |harness| {
-        fs::write(harness.path("no-folder"), "").unwrap();
-        let provider = harness.provider_with(|config| config.sessions = Some(harness.path("no-folder")));
+        fs::write(harness.path("no-directory"), "").unwrap();
+        let provider = harness.provider_with(|config| config.sessions = Some(harness.path("no-directory")));
         let session = session(harness, &provider).await;
         let response = provider.send_message(&session, "Hello.").await.unwrap();
         assert_eq!(response.text, "You said: Hello.");

@@ -86,9 +86,9 @@ fn restricted_agent_can_only_use_its_verbs(cli: &Pinned) {
     Harness::run(cli, script, async |harness| {
         let turns = turns.get_or_init(|| ways_out(marks.path(), &harness.workspace()));
         fs::write(harness.workspace().join("notes.txt"), "The word is heron.").unwrap();
-        fs::write(harness.folder().join("outside"), "not yours").unwrap();
+        fs::write(harness.directory().join("outside"), "not yours").unwrap();
         let provider = harness.provider();
-        let agent = restricted(servers::stand_in(harness.folder()), &[FileVerb::Read]);
+        let agent = restricted(servers::stand_in(harness.directory()), &[FileVerb::Read]);
         let session = provider.create_session(&agent, &harness.workspace()).await.unwrap();
         let error = provider.send_message(&session, "Get out, however you can.").await.unwrap_err();
         // It was denied the verb, and still reported a final result.
@@ -128,7 +128,7 @@ fn a_restricted_agent_obeys_nothing_that_its_workspace_says(cli: &Pinned) {
         let workspace = harness.workspace();
         let Planted { marks, settings } = plant(harness);
         let provider = harness.provider();
-        let agent = restricted(servers::stand_in(harness.folder()), &FileVerb::READING);
+        let agent = restricted(servers::stand_in(harness.directory()), &FileVerb::READING);
         let session = provider.create_session(&agent, &workspace).await.unwrap();
         let answered = provider.send_message(&session, "Read the notes.").await;
         let text = match &answered {
@@ -154,7 +154,7 @@ struct Planted {
 /// Plants hooks, permissions and servers in the workspace and in the user's own settings: a restricted agent is restricted
 /// whatever the user allows.
 fn plant(harness: &Harness) -> Planted {
-    let marks = harness.folder().join("marks");
+    let marks = harness.directory().join("marks");
     fs::create_dir(&marks).unwrap();
     let leave = |mark: &str| format!("/usr/bin/touch {}", marks.join(mark).display());
     let hook = |mark: &str| json!([{"matcher": "*", "hooks": [{"type": "command", "command": leave(mark)}]}]);
@@ -165,7 +165,7 @@ fn plant(harness: &Harness) -> Planted {
     })
     .to_string();
     let server = json!({"command": "/usr/bin/touch", "args": [marks.join("server")]});
-    let (home, workspace) = (harness.folder().join("home/.claude"), harness.workspace());
+    let (home, workspace) = (harness.directory().join("home/.claude"), harness.workspace());
     fs::create_dir_all(&home).unwrap();
     fs::create_dir_all(workspace.join(".claude")).unwrap();
     for file in ["settings.json", "settings.local.json"] {
@@ -221,8 +221,8 @@ fn a_restricted_agent_works_with_the_installed_file_tools(cli: &Pinned) {
     Harness::run(cli, script, async |harness| {
         let workspace = harness.workspace();
         fs::write(workspace.join("notes.txt"), "The word is heron.").unwrap();
-        fs::write(harness.folder().join("outside"), "not yours").unwrap();
-        std::os::unix::fs::symlink(harness.folder(), workspace.join("out")).unwrap();
+        fs::write(harness.directory().join("outside"), "not yours").unwrap();
+        std::os::unix::fs::symlink(harness.directory(), workspace.join("out")).unwrap();
         let provider = harness.provider();
         let agent = restricted(servers::file_tools().unwrap(), &FileVerb::ALL);
         let session = provider.create_session(&agent, &workspace).await.unwrap();
@@ -241,7 +241,7 @@ fn a_restricted_agent_works_with_the_installed_file_tools(cli: &Pinned) {
 
 fn unenforceable_access_is_rejected(cli: &Pinned) {
     Harness::run(cli, Script::text("Hello."), async |harness| {
-        let agent = restricted(servers::stand_in(harness.folder()), &FileVerb::ALL);
+        let agent = restricted(servers::stand_in(harness.directory()), &FileVerb::ALL);
         let error = harness.provider().create_session(&agent, &harness.workspace()).await.unwrap_err();
         assert!(matches!(error, ProviderError::Unsupported { .. }), "{error:?}");
         assert!(harness.api.turns().is_empty());

@@ -49,11 +49,12 @@ struct Surroundings {
 
 impl Surroundings {
     fn of(harness: &Harness) -> Self {
-        let (marks, key) = (harness.folder().join("marks"), harness.folder().join("home/.ssh/id_ed25519"));
+        let (marks, key) =
+            (harness.directory().join("marks"), harness.directory().join("home/.ssh/id_ed25519"));
         fs::create_dir(&marks).unwrap();
         fs::create_dir_all(key.parent().unwrap()).unwrap();
         fs::write(&key, CANARY).unwrap();
-        fs::write(harness.folder().join("outside"), "not yours").unwrap();
+        fs::write(harness.directory().join("outside"), "not yours").unwrap();
         fs::write(harness.workspace().join("notes.txt"), "The word is heron.\n").unwrap();
         let git = Command::new("git").args(["init", "-q"]).current_dir(harness.workspace()).status();
         assert!(git.is_ok_and(|git| git.success()));
@@ -148,7 +149,7 @@ fn try_all(
         let ways = surroundings.ways_out();
         let commands: Vec<String> = (first.iter().map(|command| (*command).to_owned()))
             .chain(ways.iter().map(|(_, command)| command.clone()))
-            .chain(surroundings.schemes(&harness.folder().join("outside")))
+            .chain(surroundings.schemes(&harness.directory().join("outside")))
             .collect();
         turns.get_or_init(|| commands.iter().map(|command| shell(command)).collect());
         let provider =
@@ -211,7 +212,7 @@ fn nothing_got_out(harness: &Harness, surroundings: &Surroundings) {
     let next = Command::new("git").arg("status").current_dir(harness.workspace()).output().unwrap();
     assert!(next.status.success(), "{next:?}");
     assert_eq!(surroundings.marks(), [""; 0], "something was done outside");
-    assert!(!harness.folder().join("written-above").exists());
+    assert!(!harness.directory().join("written-above").exists());
     assert!(!harness.workspace().join(".git/hooks/post-checkout").exists());
     let config = fs::read_to_string(harness.workspace().join(".git/config")).unwrap();
     assert!(!config.contains("fsmonitor"), "{config}");

@@ -32,7 +32,7 @@ fn step(text: &str) -> ModelTurn {
 fn what_is_out_of_turns_goes_on_with_its_server_and_adds_up(cli: &Pinned) {
     let script = Script::turns(vec![step("One."), step("Two."), step("Three."), ModelTurn::text("Done.")]);
     Harness::run(cli, script, async |harness| {
-        let seen = harness.folder().join("seen-by-the-server");
+        let seen = harness.directory().join("seen-by-the-server");
         let context = Context { mcp_servers: vec![servers::echo(&seen)], ..Context::new("Count.") };
         let message = provider(harness).complete(&context).await.unwrap();
         // Each run ends with its last message.
@@ -78,7 +78,7 @@ fn a_named_agent_that_is_out_of_turns_goes_on_as_the_same_agent(cli: &Pinned) {
 
 fn at_the_limit_the_text_of_every_run_is_kept(cli: &Pinned) {
     Harness::run(cli, Script::always(step("One more.")), async |harness| {
-        let seen = harness.folder().join("seen-by-the-server");
+        let seen = harness.directory().join("seen-by-the-server");
         let context = Context { mcp_servers: vec![servers::echo(&seen)], ..Context::new("Count.") };
         let error = provider(harness).complete(&context).await.unwrap_err();
         assert!(matches!(error, ProviderError::MaxTurns { .. }), "{error:?}");

@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_mins(2);
 
 pub struct Harness {
     cli: Pinned,
-    folder: TempDir,
+    directory: TempDir,
     pub api: ModelApi,
 }
 
@@ -37,30 +37,34 @@ impl Harness {
         runtime.block_on(async {
             let harness = Self::new(parent, cli, script).await;
             tokio::time::timeout(LONG, scenario(&harness)).await.expect("the scenario hangs");
-            let gone = async || outside::processes_of(harness.folder()).is_empty();
+            let gone = async || outside::processes_of(harness.directory()).is_empty();
             eventually_async("no process is left", gone).await;
-            assert_eq!(fs::read_dir(harness.folder().join("spools")).unwrap().count(), 0, "files are left");
+            assert_eq!(
+                fs::read_dir(harness.directory().join("spools")).unwrap().count(),
+                0,
+                "files are left"
+            );
         });
     }
 
     async fn new(parent: &Path, cli: &Pinned, script: Script) -> Self {
-        let folder = tempfile::Builder::new().prefix("provider-real-").tempdir_in(parent).unwrap();
+        let directory = tempfile::Builder::new().prefix("provider-real-").tempdir_in(parent).unwrap();
         for name in ["work", "spools"] {
-            fs::create_dir(folder.path().join(name)).unwrap();
+            fs::create_dir(directory.path().join(name)).unwrap();
         }
-        Self { cli: cli.clone(), folder, api: ModelApi::start(script).await }
+        Self { cli: cli.clone(), directory, api: ModelApi::start(script).await }
     }
 
     pub fn kind(&self) -> AgentKind {
         self.cli.kind
     }
 
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub fn workspace(&self) -> PathBuf {
-        self.folder().join("work")
+        self.directory().join("work")
     }
 
     pub fn program(&self) -> &Path {
@@ -70,7 +74,7 @@ impl Harness {
     /// Returns the environment for the scripted model.
     pub fn environment(&self) -> BTreeMap<String, String> {
         let cli = self.cli.installed.as_ref().unwrap();
-        let offline = cli.environment(&self.api, &self.folder().join("home")).unwrap();
+        let offline = cli.environment(&self.api, &self.directory().join("home")).unwrap();
         // Versions of the CLIs are cached for all trials.
         let state = (env!("CARGO_TARGET_TMPDIR").to_owned()) + "/state";
         offline.into_iter().chain([("XDG_STATE_HOME".to_owned(), state)]).collect()
@@ -83,8 +87,8 @@ impl Harness {
             environment: Some(self.environment()),
             // The key of the scripted provider, which the user of a custom provider would pass on.
             pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
-            spools: Some(self.folder().join("spools")),
-            sessions: Some(self.folder().join("sessions")),
+            spools: Some(self.directory().join("spools")),
+            sessions: Some(self.directory().join("sessions")),
             timeout: Duration::from_secs(90),
             policy: provider::CallPolicy::off(),
             ..ProviderConfig::default()

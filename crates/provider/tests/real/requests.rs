@@ -119,7 +119,7 @@ fn passed_mcp_server_is_used_without_touching_user_files(cli: &Pinned) {
         fs::create_dir(own.parent().unwrap()).unwrap();
         let text = b"{ \"permissions\" : {\"allow\":[ ] } }\n";
         fs::write(&own, text).unwrap();
-        let seen = harness.folder().join("seen-by-the-server");
+        let seen = harness.directory().join("seen-by-the-server");
         let context =
             Context { mcp_servers: vec![servers::echo(&seen)], ..Context::new("Let it say heron.") };
         let message = harness.provider().complete(&context).await.unwrap();
@@ -202,7 +202,7 @@ fn a_stream_that_is_dropped_ends_the_agent_and_its_tool(cli: &Pinned) {
 
 fn the_example_asks_the_real_agent(cli: &Pinned) {
     Harness::run(cli, Script::text("Hello from the model."), async |harness| {
-        let bin = harness.folder().join("bin");
+        let bin = harness.directory().join("bin");
         fs::create_dir(&bin).unwrap();
         symlink(harness.program(), bin.join(harness.kind().name())).unwrap();
         let example = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/ask");
@@ -211,7 +211,7 @@ fn the_example_asks_the_real_agent(cli: &Pinned) {
         let path = environment.remove("PATH").unwrap();
         let output = tokio::task::spawn_blocking({
             let (name, work, spools) =
-                (harness.kind().name(), harness.workspace(), harness.folder().join("spools"));
+                (harness.kind().name(), harness.workspace(), harness.directory().join("spools"));
             move || {
                 Command::new(example)
                     .args([name, "Say hello."])
@@ -228,7 +228,7 @@ fn the_example_asks_the_real_agent(cli: &Pinned) {
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(said, "Hello from the model.\n", "{complained}");
         // Files of the CLI in the temporary directory are its own.
-        for entry in fs::read_dir(harness.folder().join("spools")).unwrap().flatten() {
+        for entry in fs::read_dir(harness.directory().join("spools")).unwrap().flatten() {
             assert!(!entry.file_name().to_string_lossy().starts_with("switchboard-"), "{entry:?}");
             fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path())).unwrap();
         }

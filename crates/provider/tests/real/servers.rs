@@ -30,8 +30,8 @@ pub fn echo(seen: &Path) -> McpServer {
 
 /// Creates an executable that replaces `file-tools`: it always has the verbs `read` and `write` within its root. Offering too
 /// much shows which calls the CLI itself denies.
-pub fn stand_in(folder: &Path) -> PathBuf {
-    let program = folder.join("file-tools");
+pub fn stand_in(directory: &Path) -> PathBuf {
+    let program = directory.join("file-tools");
     let this = std::env::current_exe().unwrap();
     fs::write(&program, format!("#!/bin/sh\nexec '{}' {STAND_IN} \"$@\"\n", this.display())).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -40,7 +40,8 @@ pub fn stand_in(folder: &Path) -> PathBuf {
 
 /// Returns the real program, as the `switchboard` package builds it beside the tests.
 pub fn file_tools() -> Option<PathBuf> {
-    let beside = std::env::current_exe().unwrap().ancestors().nth(2).map(|folder| folder.join("file-tools"));
+    let beside =
+        std::env::current_exe().unwrap().ancestors().nth(2).map(|directory| directory.join("file-tools"));
     let named = std::env::var_os("FILE_TOOLS").map(PathBuf::from);
     named.or(beside).filter(|program| program.is_file())
 }

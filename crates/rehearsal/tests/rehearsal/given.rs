@@ -32,11 +32,11 @@ fn command_line_is_reported() {
 }
 
 fn working_directory_is_reported() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut command = agent("");
-    command.current_dir(folder.path());
+    command.current_dir(directory.path());
     let played = play_command(command, prompt_of(&["cwd"]).as_bytes());
-    assert_eq!(played.text(), folder.path().canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(played.text(), directory.path().canonicalize().unwrap().to_str().unwrap());
     assert_eq!(played.events()[0]["cwd"], played.text());
 }
 
@@ -67,8 +67,8 @@ fn large_prompt_is_read_completely() {
 }
 
 fn write_step_writes_a_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a file");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a file");
     let step = format!("write \"{}\" some text", path.display());
     let played = play_steps("", &[&step]);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "some text");

@@ -175,12 +175,12 @@ impl Drop for Live {
 
 /// Descendants by the pid files of a test; killed on drop.
 pub(crate) struct Descendants {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Descendants {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { directory: tempfile::tempdir().unwrap() }
     }
 
     /// Returns the step that records them here.
@@ -189,7 +189,7 @@ impl Descendants {
     }
 
     pub(crate) fn path(&self) -> std::path::PathBuf {
-        self.folder.path().join("pids")
+        self.directory.path().join("pids")
     }
 
     pub(crate) fn all(&self) -> Vec<Pid> {
@@ -250,8 +250,8 @@ pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 /// Writes a script file.
-pub(crate) fn write_script(folder: &Path, text: &str) -> String {
-    let path = folder.join("script");
+pub(crate) fn write_script(directory: &Path, text: &str) -> String {
+    let path = directory.join("script");
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
 }

@@ -25,8 +25,8 @@ fn directives_are_not_echoed() {
 }
 
 fn script_file_does_not_affect_the_prompt() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = write_script(folder.path(), "# greet\n\nsay hello\nstdin-bytes\n");
+    let directory = tempfile::tempdir().unwrap();
+    let script = write_script(directory.path(), "# greet\n\nsay hello\nstdin-bytes\n");
     let played = play(&format!("--script {script}"), "@rehearse exit 9\n");
     assert_eq!(played.code(), 0);
     assert_eq!(played.text(), "hello\n17");

@@ -152,7 +152,7 @@ pub const KEYS: &[ConfigKey] = &[
         "The daemon exits after this time without a job or a request. The next call starts it again.",
     ),
     key(
-        "one_writer_per_folder",
+        "one_writer_per_directory",
         ValueKind::Flag,
         KeyDefault::Flag(false),
         "Of two calls that may change the same directory, the second waits for the first.",

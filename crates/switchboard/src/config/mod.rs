@@ -40,7 +40,7 @@ pub struct Config {
     /// The idle timeout of the daemon.
     pub idle_stop: Option<Duration>,
     /// Serializes calls that may write to the same directory.
-    pub one_writer_per_folder: bool,
+    pub one_writer_per_directory: bool,
     /// Cancels a call when its client disconnects.
     pub cancel_on_disconnect: bool,
     /// Offers the scripted agent to MCP hosts.
@@ -171,7 +171,7 @@ impl Config {
             host: values.text("host"),
             labels: values.texts("labels"),
             idle_stop: values.time("idle_stop"),
-            one_writer_per_folder: values.flag("one_writer_per_folder"),
+            one_writer_per_directory: values.flag("one_writer_per_directory"),
             cancel_on_disconnect: values.flag("cancel_on_disconnect"),
             rehearsal: values.flag("rehearsal"),
             pass_env: values.texts("pass_env").into_iter().collect(),

@@ -130,7 +130,7 @@ fn type_error_names_expected_and_found() {
         ("limits.wait = 50", "`limits.wait` must be a duration such as `\"90s\"`, not the number `50`"),
         ("limits.wait = \"off\"", "not `off`"),
         ("labels = [1]", "`labels` must be a list of strings, not the number `1`"),
-        ("one_writer_per_folder = 1", "must be `true` or `false`, not the number `1`"),
+        ("one_writer_per_directory = 1", "must be `true` or `false`, not the number `1`"),
         ("programs.claude = \"bin/claude\"", "must be a path that starts with `/` or `~/`, not `bin/claude`"),
         ("http.address = \"localhost\"", "must be an IP address with a port"),
         ("log.level = \"loud\"", "must be one of `\"error\"`"),

@@ -78,7 +78,7 @@ impl From<CallError> for HandlerError {
         let category = match &error {
             CallError::NotReady(_) => ErrorCategory::Agent,
             CallError::Cwd { .. }
-            | CallError::CwdIsNoFolder { .. }
+            | CallError::CwdIsNoDirectory { .. }
             | CallError::CwdIsRelative { .. }
             | CallError::EscapingLink(_) => ErrorCategory::Directory,
             CallError::Launch(error) if error.is_about_cwd() => ErrorCategory::Directory,

@@ -211,7 +211,7 @@ fn settings(
         expose: config.sandbox.expose.clone(),
         guarded: machine::own_directories(home),
         policy_ceiling: ceiling(home, config, environment),
-        one_writer_per_folder: config.one_writer_per_folder,
+        one_writer_per_directory: config.one_writer_per_directory,
         retention: calls::RetentionLimits {
             max_age: config.retention.max_age,
             max_count: config.retention.max_count,

@@ -32,8 +32,8 @@ fn main() -> ExitCode {
 }
 
 fn transcripts() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
-    let mut found: Vec<PathBuf> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
+    let mut found: Vec<PathBuf> = directory.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     found.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
     found.sort();
     assert!(!found.is_empty(), "there is no transcript");
@@ -45,7 +45,7 @@ fn trial(transcript: PathBuf) -> Trial {
     Trial::test(name, move || {
         let scene = Scene::new();
         let cases = trycmd::TestCases::new();
-        cases.timeout(PATIENCE).env(person::SCENE, scene.folder().to_str().unwrap());
+        cases.timeout(PATIENCE).env(person::SCENE, scene.directory().to_str().unwrap());
         cases.register_bins(scene.commands()).case(&transcript);
         cases.run();
         scene.end();

@@ -23,15 +23,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Runs a command if this process was started for that.
 pub fn type_if_asked() -> Option<ExitCode> {
-    let folder = PathBuf::from(env::var_os(SCENE)?);
+    let directory = PathBuf::from(env::var_os(SCENE)?);
     let mut words = env::args();
     let typed = PathBuf::from(words.next()?);
-    let words: Vec<String> = words.map(|word| meant(&folder, &word)).collect();
+    let words: Vec<String> = words.map(|word| meant(&directory, &word)).collect();
     Some(match (typed.file_name()?.to_str()?, words.as_slice()) {
-        ("switchboard", words) => switchboard(&folder, words),
-        ("until", [job, word]) => until(&folder, job, word),
+        ("switchboard", words) => switchboard(&directory, words),
+        ("until", [job, word]) => until(&directory, job, word),
         ("write", [file, text]) => {
-            fs::write(folder.join(file), text).unwrap();
+            fs::write(directory.join(file), text).unwrap();
             ExitCode::SUCCESS
         }
         other => panic!("this cannot be typed: {other:?}"),
@@ -39,16 +39,16 @@ pub fn type_if_asked() -> Option<ExitCode> {
 }
 
 /// Returns the jobs of the harness, oldest first. Their ids start with a timestamp.
-pub fn jobs(folder: &Path) -> Vec<String> {
-    let Ok(found) = folder.join("switchboard/state/jobs").read_dir() else { return Vec::new() };
+pub fn jobs(directory: &Path) -> Vec<String> {
+    let Ok(found) = directory.join("switchboard/state/jobs").read_dir() else { return Vec::new() };
     let mut jobs: Vec<String> =
         found.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     jobs.sort();
     jobs
 }
 
-fn meant(folder: &Path, word: &str) -> String {
-    let jobs = jobs(folder);
+fn meant(directory: &Path, word: &str) -> String {
+    let jobs = jobs(directory);
     let job = |number: &str| jobs.get(number.parse::<usize>().ok()?.checked_sub(1)?);
     match word.strip_prefix('%').and_then(job) {
         Some(job) => job.clone(),
@@ -56,16 +56,16 @@ fn meant(folder: &Path, word: &str) -> String {
     }
 }
 
-fn switchboard(folder: &Path, words: &[String]) -> ExitCode {
-    let mut command = scene::program(folder);
+fn switchboard(directory: &Path, words: &[String]) -> ExitCode {
+    let mut command = scene::program(directory);
     command.args(words).envs(env::vars().filter(|(name, _)| name == "NO_COLOR"));
-    let streams = ["stdout", "stderr"].map(|name| folder.join(name));
+    let streams = ["stdout", "stderr"].map(|name| directory.join(name));
     let [out, aside] = streams.each_ref().map(|path| File::create(path).unwrap());
     let mut child = command.stdout(out).stderr(aside).spawn().unwrap();
     let code = patiently(&mut child);
     let [out, aside] = streams
         .each_ref()
-        .map(|path| redaction::of(folder, words, &String::from_utf8_lossy(&fs::read(path).unwrap())));
+        .map(|path| redaction::of(directory, words, &String::from_utf8_lossy(&fs::read(path).unwrap())));
     let aside: String = aside.lines().map(|line| format!("2> {line}").trim_end().to_owned() + "\n").collect();
     stdout().write_all(format!("{out}{aside}").as_bytes()).unwrap();
     code
@@ -85,8 +85,8 @@ fn patiently(child: &mut Child) -> ExitCode {
     }
 }
 
-fn until(folder: &Path, job: &str, word: &str) -> ExitCode {
-    let output = folder.join("switchboard/state/jobs").join(job).join("output");
+fn until(directory: &Path, job: &str, word: &str) -> ExitCode {
+    let output = directory.join("switchboard/state/jobs").join(job).join("output");
     // Whoever waits in vain is ended by the patience of the transcript.
     while !fs::read_to_string(&output).unwrap_or_default().contains(word) {
         thread::sleep(LOOK_AGAIN);

@@ -29,12 +29,12 @@ const WORDS: [(&str, &str); 15] = [
 ];
 
 /// Redacts a stream.
-pub fn of(folder: &Path, words: &[String], text: &str) -> String {
-    let mut text = text.replace(folder.to_str().unwrap(), "/scene");
+pub fn of(directory: &Path, words: &[String], text: &str) -> String {
+    let mut text = text.replace(directory.to_str().unwrap(), "/scene");
     let here = Path::new(PROGRAM).parent().unwrap();
     text = text.replace(here.to_str().unwrap(), "/usr/bin");
     text = without_object(&text, "sandbox");
-    text = with_named_jobs(folder, &text);
+    text = with_named_jobs(directory, &text);
     for (pattern, word) in WORDS {
         text = Regex::new(pattern).unwrap().replace_all(&text, word).into_owned();
     }
@@ -46,8 +46,8 @@ pub fn of(folder: &Path, words: &[String], text: &str) -> String {
 }
 
 /// Replaces ids and prefixes of ids by job numbers.
-fn with_named_jobs(folder: &Path, text: &str) -> String {
-    let jobs = person::jobs(folder);
+fn with_named_jobs(directory: &Path, text: &str) -> String {
+    let jobs = person::jobs(directory);
     let id = Regex::new(r"\b[0-9a-f]{8}-[0-9a-f]{4}(-[0-9a-f]{0,4}){0,3}[0-9a-f]{0,8}").unwrap();
     let name = |found: &Captures<'_>| {
         let found = &found[0];

@@ -20,8 +20,8 @@ pub struct Scene {
 impl Scene {
     pub fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
-        for folder in ["bin", "home", "switchboard", "project", "types"] {
-            fs::create_dir(root.path().join(folder)).unwrap();
+        for directory in ["bin", "home", "switchboard", "project", "types"] {
+            fs::create_dir(root.path().join(directory)).unwrap();
         }
         for name in person::COMMANDS {
             symlink(std::env::current_exe().unwrap(), root.path().join("types").join(name)).unwrap();
@@ -29,20 +29,20 @@ impl Scene {
         Self { root }
     }
 
-    pub fn folder(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         self.root.path()
     }
 
     /// Returns the commands of a transcript.
     pub fn commands(&self) -> Vec<(&'static str, Bin)> {
-        let place = |name: &str| -> PathBuf { self.folder().join("types").join(name) };
+        let place = |name: &str| -> PathBuf { self.directory().join("types").join(name) };
         person::COMMANDS.iter().map(|name| (*name, Bin::Path(place(name)))).collect()
     }
 
     /// Stops the daemon, if there is one, and cancels its jobs.
     pub fn end(&self) {
-        if run(self.folder(), &["status"]).status.success() {
-            let stopped = run(self.folder(), &["stop", "--cancel"]);
+        if run(self.directory(), &["status"]).status.success() {
+            let stopped = run(self.directory(), &["stop", "--cancel"]);
             assert!(stopped.status.success(), "{stopped:?}");
         }
     }
@@ -52,24 +52,24 @@ impl Drop for Scene {
     fn drop(&mut self) {
         // Also of a transcript that has failed nothing is left.
         if std::thread::panicking() {
-            run(self.folder(), &["stop", "--cancel"]);
+            run(self.directory(), &["stop", "--cancel"]);
         }
     }
 }
 
 /// Creates a command without a terminal, a locale and the variables of the user who runs the tests.
-pub fn program(folder: &Path) -> Command {
+pub fn program(directory: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     command
         .env_clear()
-        .env("HOME", folder.join("home"))
-        .env("PATH", folder.join("bin"))
-        .env("SWITCHBOARD_HOME", folder.join("switchboard"))
-        .current_dir(folder.join("project"))
+        .env("HOME", directory.join("home"))
+        .env("PATH", directory.join("bin"))
+        .env("SWITCHBOARD_HOME", directory.join("switchboard"))
+        .current_dir(directory.join("project"))
         .stdin(Stdio::null());
     command
 }
 
-fn run(folder: &Path, args: &[&str]) -> Output {
-    program(folder).args(args).output().unwrap()
+fn run(directory: &Path, args: &[&str]) -> Output {
+    program(directory).args(args).output().unwrap()
 }

@@ -103,18 +103,21 @@ fn call_is_sandboxed_in_deep_home() {
 fn non_utf8_directory_is_rejected_by_name() {
     use std::os::unix::ffi::OsStringExt;
     let harness = Harness::new();
-    let folder = harness.scratch().join(std::ffi::OsString::from_vec(b"d\xffx".to_vec()));
-    std::fs::create_dir(&folder).unwrap();
+    let directory = harness.scratch().join(std::ffi::OsString::from_vec(b"d\xffx".to_vec()));
+    std::fs::create_dir(&directory).unwrap();
     let said = [&[][..], &["--direct"]].map(|direct| {
         let mut call = harness.command(&["call", "rehearsal", "Hello"]);
-        let output = call.args(direct).arg("--cwd").arg(&folder).output().unwrap();
+        let output = call.args(direct).arg("--cwd").arg(&directory).output().unwrap();
         assert_eq!(output.status.code(), Some(9), "{output:?}");
         stderr(&output)
     });
     assert_eq!(said[0], said[1]);
     assert!(said[0].contains("d\u{fffd}x` is not valid Unicode\n  hint: rename it"), "{}", said[0]);
-    let home =
-        harness.command(&["call", "rehearsal", "Hello"]).env("SWITCHBOARD_HOME", &folder).output().unwrap();
+    let home = harness
+        .command(&["call", "rehearsal", "Hello"])
+        .env("SWITCHBOARD_HOME", &directory)
+        .output()
+        .unwrap();
     assert_eq!(home.status.code(), Some(2), "{home:?}");
     assert!(stderr(&home).contains("d\u{fffd}x/state`, is not valid UTF-8"), "{home:?}");
     assert!(stderr(&home).contains("hint: set SWITCHBOARD_HOME to a path"), "{home:?}");
@@ -142,8 +145,8 @@ fn required_process_limit_is_enforced_or_call_fails() {
 fn default_call_can_write_only_its_directory() {
     let harness = Harness::new();
     let (work, outside) = (harness.scratch().join("work"), harness.scratch().join("outside"));
-    for folder in [&work, &outside] {
-        std::fs::create_dir(folder).unwrap();
+    for directory in [&work, &outside] {
+        std::fs::create_dir(directory).unwrap();
     }
     let tries = |direct: &[&str]| {
         let prompt = format!(
@@ -432,7 +435,7 @@ fn daemon_unavailable_error_names_job() {
             Some("place") => {
                 let file = |name: &str| format!("/nowhere/{name}");
                 line.send(&serde_json::json!({
-                    "reply": "placed", "job_id": job, "folder": "/nowhere", "status_file": file("status.json"),
+                    "reply": "placed", "job_id": job, "directory": "/nowhere", "status_file": file("status.json"),
                     "output_file": file("output"), "error_file": file("error"), "result_file": file("result.json"),
                 }));
             }

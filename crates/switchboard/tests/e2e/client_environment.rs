@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::harness::{Harness, TestHost, stderr, stdout};
 
 /// Creates a `claude` that wraps the scripted agent in the real one's output format.
-fn install_claude(folder: &Path) {
-    fs::create_dir_all(folder).unwrap();
+fn install_claude(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
     let flags = [
         "--session-id",
         "--resume",
@@ -39,7 +39,7 @@ fn install_claude(folder: &Path) {
         "#!/bin/sh\ncase \"$1\" in\n--version) echo '2.1.325 (Claude Code)';;\n--help) echo '{flags}';;\n*) exec '{}' --as claude \"$@\";;\nesac\n",
         env!("CARGO_BIN_EXE_rehearsal")
     );
-    let program = folder.join("claude");
+    let program = directory.join("claude");
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -56,13 +56,13 @@ fn variable(harness: &Harness, name: &str, environment: &[(&str, &str)]) -> Stri
 fn agent_installed_after_daemon_start_is_found() {
     let harness = Harness::new();
     harness.daemon();
-    let folder = harness.scratch().join("bin");
-    install_claude(&folder);
+    let directory = harness.scratch().join("bin");
+    install_claude(&directory);
     let call = |path: &str| -> Output {
         let mut command = harness.command(&["call", "claude", "Hello", "--policy", "off"]);
         command.env("PATH", path).output().unwrap()
     };
-    let path = format!("{}:/usr/bin:/bin", folder.display());
+    let path = format!("{}:/usr/bin:/bin", directory.display());
     let output = call(&path);
     assert_eq!(stdout(&output), "You said: Hello\n", "{output:?}");
     // A shell that does not have it is told so, whatever another one has.

@@ -58,13 +58,13 @@ impl User {
     }
 
     /// Adds a pinned host to PATH; `None` if it is not installed.
-    fn install(&self, name: &str, folder: &str) -> Option<PathBuf> {
+    fn install(&self, name: &str, directory: &str) -> Option<PathBuf> {
         let tools = std::env::var_os("SWITCHBOARD_TOOLS")
             .map(PathBuf::from)
             .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/switchboard-tools")))?;
-        let program = fs::canonicalize(tools.join("agents").join(folder).join("program")).ok();
+        let program = fs::canonicalize(tools.join("agents").join(directory).join("program")).ok();
         let Some(program) = program else {
-            println!("skipped: {folder} is not installed; scripts/agents-install does that");
+            println!("skipped: {directory} is not installed; scripts/agents-install does that");
             return None;
         };
         let link = self.path("bin").join(name);

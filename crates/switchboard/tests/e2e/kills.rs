@@ -274,7 +274,7 @@ fn one_host_runs_32_calls_concurrently() {
 /// Returns the job whose agent printed the name of a call.
 fn job_of(harness: &Harness, id: u64) -> String {
     let said = format!("\"begun {id}\"");
-    // In the spool of its run: the folder shows a run that lasts.
+    // In the spool of its run: the directory shows a run that lasts.
     let says = |job: &PathBuf| fs::read_to_string(job.join("runs/1/output")).unwrap().contains(&said);
     jobs(harness).into_iter().find(says).unwrap().file_name().unwrap().to_str().unwrap().to_owned()
 }

@@ -96,10 +96,10 @@ fn every_command_is_documented() {
         assert!(words().all(|name| script.contains(name)), "{shell}");
     }
     assert!(stdout(&harness.run(&["man"])).contains(".TH switchboard 1"));
-    let folder = harness.scratch().join("man");
-    assert!(harness.run(&["man", "--out", folder.to_str().unwrap()]).status.success());
+    let directory = harness.scratch().join("man");
+    assert!(harness.run(&["man", "--out", directory.to_str().unwrap()]).status.success());
     for name in COMMANDS {
-        assert!(folder.join(format!("switchboard-{}.1", name.replace(' ', "-"))).is_file(), "{name}");
+        assert!(directory.join(format!("switchboard-{}.1", name.replace(' ', "-"))).is_file(), "{name}");
     }
 }
 

@@ -27,7 +27,7 @@ impl Other {
         let scratch = tempfile::tempdir().unwrap();
         fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
         let program = scratch.path().join("switchboard");
-        // The executables find each other by standing in the same folder.
+        // The executables find each other by standing in the same directory.
         for (name, file) in [
             ("switchboard", env!("CARGO_BIN_EXE_switchboard")),
             ("switchboard-supervisor", env!("CARGO_BIN_EXE_switchboard-supervisor")),
@@ -98,7 +98,7 @@ fn daemon_serves_only_its_own_user() {
     let mut host = TestHost::start(other.command(&home, &["mcp"]));
     host.initialize();
     let harness = Harness::new();
-    // Root can go through any folder; the daemon turns it away, and so does the front-end.
+    // Root can go through any directory; the daemon turns it away, and so does the front-end.
     let output = harness.command(&["status"]).env("SWITCHBOARD_HOME", &home).output().unwrap();
     assert!(stderr(&output).contains("belongs to user 65534"), "{output:?}");
     let holder: serde_json::Value =

@@ -60,8 +60,8 @@ fn invalid_parameter_is_named() {
     let harness = Harness::new();
     an_old_claude(&harness);
     let person = harness.scratch().join("person");
-    for folder in ["work", ".ssh"] {
-        fs::create_dir_all(person.join(folder)).unwrap();
+    for directory in ["work", ".ssh"] {
+        fs::create_dir_all(person.join(directory)).unwrap();
     }
     let mut bridge = harness.command(&["mcp"]);
     bridge.env("HOME", &person);

@@ -77,8 +77,8 @@ impl Stage {
         let harness = Harness::new();
         let person = harness.scratch().join("person");
         let (work, outside) = (person.join("work"), person.join("outside"));
-        for folder in [&work, &outside] {
-            fs::create_dir_all(folder).unwrap();
+        for directory in [&work, &outside] {
+            fs::create_dir_all(directory).unwrap();
         }
         fs::write(work.join("notes.txt"), "The bird is a heron.\n").unwrap();
         fs::write(outside.join("secret"), "canary-4711").unwrap();
@@ -118,8 +118,8 @@ impl Stage {
             "{answer}"
         );
         assert_eq!(answer["sandbox"]["policy"], "restricted", "{answer}");
-        let names = |folder: &Path| -> Vec<String> {
-            let mut names: Vec<String> = fs::read_dir(folder)
+        let names = |directory: &Path| -> Vec<String> {
+            let mut names: Vec<String> = fs::read_dir(directory)
                 .unwrap()
                 .map(|entry| entry.unwrap().file_name().into_string().unwrap())
                 .collect();

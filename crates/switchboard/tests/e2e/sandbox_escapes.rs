@@ -29,9 +29,13 @@ const HOLES: &[Hole] = &[
         "the settings of a workspace send the key to an address of its own",
         workspace_settings,
     ),
-    (&["CVE-2025-59532"], "a folder that the model chooses becomes one that it may write", chosen_folder),
+    (
+        &["CVE-2025-59532"],
+        "a directory that the model chooses becomes one that it may write",
+        chosen_directory,
+    ),
     (&["CVE-2025-53109"], "a symbolic link leads out of the workspace", link_out),
-    (&["CVE-2025-53110"], "a folder whose name begins like the workspace's passes for it", sibling),
+    (&["CVE-2025-53110"], "a directory whose name begins like the workspace's passes for it", sibling),
     (
         &["CVE-2025-66414", "CVE-2025-66416", "CVE-2026-42559"],
         "a web page reaches a server on loopback by rebinding its name",
@@ -51,8 +55,8 @@ impl Ground {
         let harness = Harness::new();
         harness.configure("rehearsal = true\n");
         let (work, beside) = (harness.scratch().join("ws"), harness.scratch().join("ws-secret"));
-        for folder in [&work, &beside] {
-            fs::create_dir(folder).unwrap();
+        for directory in [&work, &beside] {
+            fs::create_dir(directory).unwrap();
         }
         fs::write(beside.join("key"), "canary").unwrap();
         Self { harness, work, beside }
@@ -185,7 +189,7 @@ fn workspace_settings(ground: &Ground) {
 }
 
 /// The agent changes its directory and reports another one as its own.
-fn chosen_folder(ground: &Ground) {
+fn chosen_directory(ground: &Ground) {
     let elsewhere = ground.beside.join("written");
     let prompt = format!(
         "@rehearse write {} x\n@rehearse write ../ws-secret/written x\n@rehearse answer done",

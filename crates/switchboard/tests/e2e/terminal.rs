@@ -36,8 +36,8 @@ impl<'a> Terminal<'a> {
     }
 
     fn tmux(&self, words: &[&str]) -> Output {
-        let folder = PathBuf::from(env!("CARGO_BIN_EXE_switchboard"));
-        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", folder.parent().unwrap().display());
+        let directory = PathBuf::from(env!("CARGO_BIN_EXE_switchboard"));
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", directory.parent().unwrap().display());
         Command::new("tmux")
             .env_clear()
             .envs([("TERM", "xterm-256color"), ("SHELL", "/bin/bash"), ("LANG", "C.UTF-8"), ("PATH", &path)])

@@ -18,8 +18,8 @@ fn streamed_text_is_not_duplicated() {
     let Some(claude) = newest(Agent::Claude) else { return };
     let harness = Harness::new();
     let (person, work) = (harness.scratch().join("person"), harness.scratch().join("work"));
-    for folder in [&person, &work] {
-        fs::create_dir(folder).unwrap();
+    for directory in [&person, &work] {
+        fs::create_dir(directory).unwrap();
     }
     harness.configure(&format!("[programs]\nclaude = \"{}\"\n", claude.program.display()));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

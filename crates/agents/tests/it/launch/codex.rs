@@ -48,7 +48,7 @@ fn arguments_match_call_options() {
             format!("{START} --sandbox=workspace-write --skip-git-repo-check -"),
         ),
         (
-            "folders, prompts, schema",
+            "directories, prompts, schema",
             CallSpec {
                 add_dirs: vec!["/a".into(), "/b".into()],
                 system_prompt: Some("be a crab".into()),

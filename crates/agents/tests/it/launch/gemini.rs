@@ -15,7 +15,7 @@ fn arguments_match_call_options() {
     let table = [
         ("plain", gemini(), format!("{start} --approval-mode=yolo {new}")),
         (
-            "model and folders",
+            "model and directories",
             CallSpec {
                 model: Some("gemini-2.5-flash".into()),
                 add_dirs: vec!["/a".into(), "/b".into()],

@@ -196,8 +196,8 @@ fn policy_can_have_private_state() {
 
 #[test]
 fn private_state_contains_only_the_login() {
-    let folder = tempfile::tempdir().unwrap();
-    let (home, base) = (folder.path().join("home"), folder.path().join("agents"));
+    let directory = tempfile::tempdir().unwrap();
+    let (home, base) = (directory.path().join("home"), directory.path().join("agents"));
     std::fs::create_dir_all(home.join(".claude")).unwrap();
     for name in [".credentials.json", "settings.json"] {
         std::fs::write(home.join(".claude").join(name), name).unwrap();

@@ -14,13 +14,13 @@ use crate::scenarios::{Ask, NO_SESSION, ScenarioAccess, ScenarioSession};
 pub struct Desk<'a> {
     pub cli: &'a Cli,
     pub api: &'a ModelApi,
-    pub folder: &'a Path,
+    pub directory: &'a Path,
 }
 
 impl Desk<'_> {
     /// Returns the invocation for `ask`. `session` is the id of the session to resume.
     pub fn invocation(&self, ask: &Ask, session: &str) -> io::Result<Invocation> {
-        let (home, cwd) = (self.folder.join("home"), self.folder.join("work"));
+        let (home, cwd) = (self.directory.join("home"), self.directory.join("work"));
         fs::create_dir_all(&cwd)?;
         let mut environment = self.cli.environment(self.api, &home)?;
         let arguments = match self.cli.agent {
@@ -66,7 +66,7 @@ impl Desk<'_> {
             arguments.extend(words(&["--max-turns", &turns.to_string()]));
         }
         if ask.mcp {
-            let config = self.folder.join("mcp.json");
+            let config = self.directory.join("mcp.json");
             let (program, argument) = echo_server()?;
             let server = json!({"type": "stdio", "command": program, "args": [argument]});
             fs::write(&config, json!({"mcpServers": {"echo": server}}).to_string())?;
@@ -114,7 +114,7 @@ impl Desk<'_> {
             arguments.extend(words(&["-c", &format!("mcp_servers.echo.args={}", json!([argument]))]));
         }
         if ask.schema {
-            let file = self.folder.join("schema.json");
+            let file = self.directory.join("schema.json");
             fs::write(&file, schema().to_string())?;
             arguments.extend(words(&["--output-schema", &file.to_string_lossy()]));
         }
@@ -129,7 +129,7 @@ impl Desk<'_> {
     }
 
     fn gemini(&self, ask: &Ask, session: &str) -> io::Result<Vec<String>> {
-        let file = self.folder.join("home/.gemini/settings.json");
+        let file = self.directory.join("home/.gemini/settings.json");
         let mut settings: Value = serde_json::from_slice(&fs::read(&file)?)?;
         settings["general"]["maxAttempts"] = json!(ask.retries + 1);
         if let Some(turns) = ask.max_turns {
@@ -155,7 +155,7 @@ impl Desk<'_> {
             ScenarioSession::UnknownName => words(&["--resume", "no-such-session"]),
         });
         if ask.access == ScenarioAccess::Observe {
-            let policy = self.folder.join("observe.toml");
+            let policy = self.directory.join("observe.toml");
             fs::write(&policy, READ_ONLY)?;
             arguments.extend(words(&["--policy", &policy.to_string_lossy()]));
         }

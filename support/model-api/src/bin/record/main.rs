@@ -25,7 +25,7 @@ usage: record [--check] [--tools DIR] [--out DIR] [--agent NAME[-VERSION]]... [-
 
   --check     record aside and tell what differs from --out; exit code 1 when something does
   --tools     where scripts/agents-install put the CLIs (default: $SWITCHBOARD_TOOLS, then .tools)
-  --out       the folder of the transcripts (default: transcripts)
+  --out       the directory of the transcripts (default: transcripts)
 ";
 
 /// The scenarios to record, and the destination.
@@ -145,9 +145,9 @@ impl Order {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(folder: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&folder)?;
-        Ok(Self(folder))
+    fn new(directory: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&directory)?;
+        Ok(Self(directory))
     }
 }
 

@@ -25,7 +25,7 @@ impl Normaliser {
     pub fn new(desk: &Path, tools: &Path, url: &str) -> io::Result<Self> {
         let desk = desk.to_string_lossy().into_owned();
         let program = std::env::current_exe()?.to_string_lossy().into_owned();
-        // Claude names a project's folder after its path.
+        // Claude names a project's directory after its path.
         let slug: String = desk.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let host = url.trim_start_matches("http://").to_owned();
         let literals = vec![

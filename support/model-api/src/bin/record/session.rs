@@ -29,25 +29,30 @@ pub struct Transcript {
 
 impl Transcript {
     /// Replaces the directory by this transcript.
-    pub fn write(&self, folder: &Path) -> io::Result<()> {
-        if folder.exists() {
-            fs::remove_dir_all(folder)?;
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        if directory.exists() {
+            fs::remove_dir_all(directory)?;
         }
-        fs::create_dir_all(folder)?;
-        fs::write(folder.join("argv.json"), &self.argv)?;
-        fs::write(folder.join("stdout"), &self.stdout)?;
-        fs::write(folder.join("stderr"), &self.stderr)?;
-        fs::write(folder.join("exit"), format!("{}\n", self.exit))
+        fs::create_dir_all(directory)?;
+        fs::write(directory.join("argv.json"), &self.argv)?;
+        fs::write(directory.join("stdout"), &self.stdout)?;
+        fs::write(directory.join("stderr"), &self.stderr)?;
+        fs::write(directory.join("exit"), format!("{}\n", self.exit))
     }
 }
 
 /// Runs `scenario` with `cli` in a new directory.
-pub async fn record(cli: &Cli, scenario: &Scenario, tools: &Path, folder: &Path) -> io::Result<Transcript> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
+pub async fn record(
+    cli: &Cli,
+    scenario: &Scenario,
+    tools: &Path,
+    directory: &Path,
+) -> io::Result<Transcript> {
+    if directory.exists() {
+        fs::remove_dir_all(directory)?;
     }
     let api = ModelApi::start(scenario.script.clone()).await;
-    let desk = Desk { cli, api: &api, folder };
+    let desk = Desk { cli, api: &api, directory };
     let mut session = SESSION.to_owned();
     if let Some(before) = &scenario.before {
         let ended = desk.invocation(before, &session)?.run(LIMIT).await?;
@@ -57,7 +62,7 @@ pub async fn record(cli: &Cli, scenario: &Scenario, tools: &Path, folder: &Path)
     }
     let invocation = desk.invocation(&scenario.ask, &session)?;
     let ended = if scenario.stop { stopped(&invocation, &api).await? } else { invocation.run(LIMIT).await? };
-    let mut normaliser = Normaliser::new(folder, tools, &api.url())?;
+    let mut normaliser = Normaliser::new(directory, tools, &api.url())?;
     Ok(Transcript {
         argv: normaliser.text(&format!("{:#}\n", described(&invocation, cli))),
         stdout: normaliser.text(&ended.stdout),
