@@ -46,6 +46,7 @@ mod service;
 mod settings;
 mod shutdown;
 mod slots;
+mod state_place;
 mod store_health;
 mod store_loss;
 mod wait_reason;

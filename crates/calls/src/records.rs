@@ -1,7 +1,6 @@
 //! Writes the files of jobs from their records in the store.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use model::{Job, JobId};
@@ -11,11 +10,12 @@ use crate::answer::Answer;
 use crate::caller_environment::CallerEnvironments;
 use crate::files::{JobFiles, RECORD};
 use crate::nesting::NestedCalls;
+use crate::state_place::StatePlace;
 
 /// The job directories of a state directory.
 #[derive(Debug)]
 pub(crate) struct JobRecords {
-    state: PathBuf,
+    place: StatePlace,
     store: Store,
     environments: Arc<CallerEnvironments>,
     nested: NestedCalls,
@@ -23,17 +23,22 @@ pub(crate) struct JobRecords {
 
 impl JobRecords {
     pub fn new(
-        state: PathBuf,
+        place: StatePlace,
         store: Store,
         environments: Arc<CallerEnvironments>,
         nested: NestedCalls,
     ) -> Self {
-        Self { state, store, environments, nested }
+        Self { place, store, environments, nested }
     }
 
     /// Returns the files of a job, which need not exist.
     pub fn files(&self, job: JobId) -> JobFiles {
-        JobFiles::new(&self.state, job)
+        JobFiles::new(self.place.path(), job)
+    }
+
+    /// Returns whether the state directory was moved, and the files of its jobs with it.
+    pub fn were_moved(&self) -> bool {
+        self.place.was_moved()
     }
 
     /// Writes the files of a job from its current record in the store.
@@ -43,8 +48,13 @@ impl JobRecords {
         }
     }
 
-    /// Writes the files of a job. Errors are only logged, since the store is authoritative.
+    /// Writes the files of a job. Errors are only logged, since the store is authoritative. Writes nothing while the state directory
+    /// is elsewhere: the janitor of the next service writes missing results.
     pub fn write(&self, record: &Job) {
+        if !self.place.is_in_place() {
+            tracing::warn!(job = %record.id, "the state directory is gone: not writing the files of the job");
+            return;
+        }
         let files = self.files(record.id);
         if let Err(error) = files.link_newest_run() {
             tracing::warn!(job = %record.id, %error, "cannot link the output of the run");

@@ -240,6 +240,7 @@ impl JobRunner<'_> {
             NextStep::Requeue(end) => Disposition::Interrupted(end),
             NextStep::Pause { after } | NextStep::Resume { after } => match self.pause(sequence, after) {
                 Ok(paused) => paused,
+                Err(_) if self.context.records.were_moved() => Disposition::Detached,
                 Err(error) => add_earlier_runs(failed(cannot_write(&error)), sequence),
             },
             // If it cannot be written, the next service finds the job as it was before the last run.
@@ -279,6 +280,10 @@ impl JobRunner<'_> {
                 Ok(run) => return Ok(Some(run)),
                 Err(error) => error,
             };
+            if self.context.records.were_moved() {
+                self.back_off(&error).await?;
+                continue;
+            }
             let has_supervisor = || !matches!(Spool::at(&directory).is_locked(), Ok(false));
             match plan_attach(AttachFailure::from_error(&error, has_supervisor)) {
                 AttachPlan::Restart => return Ok(None),
@@ -306,7 +311,7 @@ impl JobRunner<'_> {
         }
     }
 
-    /// Backs off after a transient local error. Fails if the service is detaching.
+    /// Backs off after a transient local error, or while the state directory is elsewhere. Fails if the service is detaching.
     async fn back_off(&self, error: &(dyn std::error::Error + Send + Sync)) -> Result<(), Disposition> {
         tracing::warn!(job = %self.job.id, %error, "cannot follow the run; trying again");
         tokio::select! {

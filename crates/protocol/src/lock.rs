@@ -87,6 +87,11 @@ impl DaemonLock {
         is_same_file(&self.directory, state)
     }
 
+    /// Returns whether the locked directory was removed, not moved.
+    pub fn is_removed(&self) -> bool {
+        self.directory.metadata().is_ok_and(|found| found.nlink() == 0)
+    }
+
     /// Returns whether `daemon.lock` still exists.
     pub fn has_file(&self) -> bool {
         is_same_file(&self.file.lock().unwrap_or_else(PoisonError::into_inner), &self.path)

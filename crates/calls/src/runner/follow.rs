@@ -110,7 +110,8 @@ impl JobRunner<'_> {
         }
     }
 
-    /// Backs off after a transient local error such as EMFILE, which is not the end of the run. Stops the run after any other error.
+    /// Backs off after a transient local error such as EMFILE, which is not the end of the run, and while the state directory is
+    /// elsewhere: the run's files went with it. Stops the run after any other error.
     async fn retry_or_fail(
         &self,
         error: &WaitError,
@@ -118,7 +119,8 @@ impl JobRunner<'_> {
         follower: &RunFollower,
         retries_left: &mut u32,
     ) -> Result<(), Disposition> {
-        if error.is_transient() && *retries_left > 0 {
+        let may_pass = error.is_transient() || self.context.records.were_moved();
+        if may_pass && *retries_left > 0 {
             *retries_left -= u32::from(follower.is_stopping());
             return self.back_off(error).await;
         }

@@ -20,6 +20,9 @@ impl JobRunner<'_> {
         }
         self.acquire_locks(sequence).await?;
         self.acquire_slot(sequence).await?;
+        if self.context.records.were_moved() {
+            return Err(Disposition::Detached);
+        }
         let has_files = self.flush.is_none();
         let last = if has_files { self.files.runs().pop() } else { None };
         let number = last.map_or(1, |last| last + 1);

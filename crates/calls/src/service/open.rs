@@ -25,6 +25,7 @@ use crate::scheduler::{JobTasks, Scheduler};
 use crate::settings::Settings;
 use crate::shutdown::{Shutdown, ShutdownMode};
 use crate::slots::Slots;
+use crate::state_place::StatePlace;
 use crate::store_health::StoreHealth;
 use crate::store_loss;
 
@@ -53,8 +54,8 @@ impl JobService {
         let launcher =
             Arc::new(Launcher::new(Arc::clone(&settings), store.clone(), Arc::clone(&environments)));
         let health = Arc::new(StoreHealth::new(store.clone(), owner.clone()));
-        let state = settings.state.clone();
-        let records = JobRecords::new(state, store.clone(), Arc::clone(&environments), nested.clone());
+        let place = StatePlace::new(settings.state.clone()).map_err(cannot_use)?;
+        let records = JobRecords::new(place, store.clone(), Arc::clone(&environments), nested.clone());
         let records = Arc::new(records);
         let orphans = Arc::new(OrphanKeeper {
             settings: Arc::clone(&settings),

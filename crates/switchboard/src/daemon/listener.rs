@@ -80,8 +80,12 @@ impl SocketListener {
                     }
                     if lock.covers(state.home().state()) {
                         self.restore(lock, state);
-                    } else {
+                    } else if lock.is_removed() {
                         stop_without_state(state).await;
+                    } else {
+                        // The runs have moved with it. The next daemon there, or here once it is back, re-attaches to them.
+                        tracing::error!(state = %state.home().state().display(), "the state directory was moved: detaching");
+                        state.enter_phase(DaemonPhase::Stopping);
                     }
                 }
                 accepted = self.socket.accept() => match accepted {

@@ -86,26 +86,48 @@ fn foreground_daemon_logs_to_terminal() {
     assert!(harness.running_daemon().is_none());
 }
 
+/// Waits until the run of a job has started, and returns its supervisor.
+fn wait_for_supervisor(harness: &Harness, id: &str) -> rustix::process::Pid {
+    let status = harness.state().join("jobs").join(id).join("status.json");
+    loop {
+        let status: serde_json::Value = serde_json::from_slice(&fs::read(&status).unwrap()).unwrap();
+        if let Some(pid) = status["pid"].as_i64() {
+            return rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        }
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn removed_state_directory_stops_daemon_and_jobs() {
     let harness = Harness::new();
     let placed = harness.run(&["call", "rehearsal", "--background", "@rehearse say up\n@rehearse hang"]);
     let id = stdout(&placed);
-    let status = harness.state().join("jobs").join(id.trim()).join("status.json");
-    let supervisor = loop {
-        let status: serde_json::Value = serde_json::from_slice(&fs::read(&status).unwrap()).unwrap();
-        if let Some(pid) = status["pid"].as_i64() {
-            break rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-        }
-        std::thread::yield_now();
-    };
-    let watched = pidfd_open(supervisor, PidfdFlags::empty()).unwrap();
+    let watched = pidfd_open(wait_for_supervisor(&harness, id.trim()), PidfdFlags::empty()).unwrap();
     let daemon = harness.running_daemon().unwrap();
     fs::remove_dir_all(harness.state()).unwrap();
     daemon.wait();
     let mut gone = [PollFd::new(&watched, PollFlags::IN)];
     assert_eq!(poll(&mut gone, Some(&EXIT_TIMEOUT)), Ok(1), "the run goes on, and nobody knows of it");
     assert!(harness.run(&["call", "rehearsal", "hi"]).status.success(), "the next daemon begins anew");
+}
+
+#[test]
+fn moved_state_directory_loses_no_job() {
+    let harness = Harness::new();
+    let prompt = "@rehearse say up\n@rehearse delay 2s\n@rehearse answer done";
+    let id = stdout(&harness.run(&["call", "rehearsal", "--background", prompt]));
+    wait_for_supervisor(&harness, id.trim());
+    let daemon = harness.running_daemon().unwrap();
+    let moved = harness.scratch().join("moved");
+    fs::rename(harness.state(), &moved).unwrap();
+    daemon.wait();
+    assert!(!harness.state().exists(), "nothing is written to the old path");
+    fs::rename(&moved, harness.state()).unwrap();
+    let waited = harness.run(&["wait", id.trim()]);
+    assert!(waited.status.success(), "{waited:?}");
+    let job = stdout(&harness.run(&["status", "--json", id.trim()]));
+    assert!(job.contains("\"completed\"") && job.contains("done"), "{job}");
 }
 
 #[test]
