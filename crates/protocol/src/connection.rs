@@ -10,6 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use regular_file::is_not_directory;
+use rustix::io::Errno;
 use rustix::process::{Pid, geteuid};
 
 use crate::directory::open_directory;
@@ -124,11 +125,11 @@ fn find_obstacle(socket: &Path) -> Option<&Path> {
     }
 }
 
+/// Returns whether a socket is missing, stale or blocked. A daemon recreates its own.
 fn has_no_listener(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory
-    )
+    use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | ConnectionRefused | NotADirectory | PermissionDenied)
+        || error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
 }
 
 fn greet(

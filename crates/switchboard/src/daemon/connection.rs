@@ -131,46 +131,31 @@ pub fn is_same_user(stream: &UnixStream) -> io::Result<bool> {
     Ok(stream.peer_cred()?.uid() == geteuid().as_raw())
 }
 
-/// Exchanges greetings; `None` if the client was rejected. A daemon at its connection limit serves only commands.
-pub async fn greet(
+/// Reads the greeting of a client; `None` at the end of the stream. An unusable greeting is returned as the error to send.
+pub async fn read_hello(connection: &mut ClientConnection) -> io::Result<Option<Result<Hello, ErrorReply>>> {
+    match timeout(GREETING_TIMEOUT, connection.read_line(MAX_GREETING_BYTES)).await {
+        Ok(Ok(line)) => Ok(line.map(|line| parse_hello(&line))),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            Ok(Some(Err(invalid_greeting("the greeting is too long"))))
+        }
+        Ok(Err(error)) => Err(error),
+        Err(_) => Ok(Some(Err(invalid_greeting("no greeting arrived in time")))),
+    }
+}
+
+/// Accepts a client, and keeps the variables of its greeting.
+pub async fn welcome(
     connection: &mut ClientConnection,
     state: &DaemonState,
-    is_full: bool,
-) -> io::Result<Option<(ClientRole, ConnectedClient)>> {
-    let line = timeout(GREETING_TIMEOUT, connection.read_line(MAX_GREETING_BYTES)).await;
-    let hello = match line {
-        Ok(Ok(Some(line))) => match parse_hello(&line) {
-            Ok(hello) if is_full && hello.role == ClientRole::Mcp => Err(limit_reached(state)),
-            hello => hello,
-        },
-        Ok(Ok(None)) => return Ok(None),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(invalid_greeting("the greeting is too long"))
-        }
-        Ok(Err(error)) => return Err(error),
-        Err(_) => Err(invalid_greeting("no greeting arrived in time")),
-    };
-    let error = hello.as_ref().err().cloned();
-    let owner = state.owner().as_str().to_owned();
-    let welcome = Welcome { peer: PeerVersion::current(), pid: std::process::id(), owner, error };
-    connection.send(&Greeting { switchboard: welcome }).await?;
-    Ok(hello.ok().map(|hello| {
-        connection.variables = hello.environment.map(|variables| (hello.role, variables));
-        let client = ConnectedClient {
-            version: hello.peer.version,
-            pid: hello.pid,
-            cwd: hello.cwd.map(PathBuf::from),
-        };
-        (hello.role, client)
-    }))
+    hello: Hello,
+) -> io::Result<ConnectedClient> {
+    send_welcome(connection, state, None).await?;
+    connection.variables = hello.environment.map(|variables| (hello.role, variables));
+    Ok(ConnectedClient { version: hello.peer.version, pid: hello.pid, cwd: hello.cwd.map(PathBuf::from) })
 }
 
-/// Rejects a connection because the connection limit is reached.
-pub async fn reject_over_limit(connection: ClientConnection, state: &DaemonState) -> io::Result<()> {
-    reject(connection, state, limit_reached(state)).await
-}
-
-fn limit_reached(state: &DaemonState) -> ErrorReply {
+/// Returns the error for a client beyond the connection limit.
+pub fn limit_reached(state: &DaemonState) -> ErrorReply {
     let limit = state.config().limits.max_connections;
     ErrorReply {
         message: format!("the daemon has reached its connection limit ({limit})"),
@@ -179,18 +164,30 @@ fn limit_reached(state: &DaemonState) -> ErrorReply {
 }
 
 /// Rejects a process of a sandboxed run: a call that it submits would run with the user's permissions.
-pub async fn reject_sandboxed(connection: ClientConnection, state: &DaemonState) -> io::Result<()> {
+pub async fn reject_sandboxed(mut connection: ClientConnection, state: &DaemonState) -> io::Result<()> {
     let error = ErrorReply {
         message: "the daemon does not serve processes inside a sandboxed call".to_owned(),
         hint: "place the call outside, or run the outer call with policy `off`".to_owned(),
     };
-    reject(connection, state, error).await
+    reject(&mut connection, state, error).await
 }
 
-async fn reject(mut connection: ClientConnection, state: &DaemonState, error: ErrorReply) -> io::Result<()> {
+/// Rejects a client with an error.
+pub async fn reject(
+    connection: &mut ClientConnection,
+    state: &DaemonState,
+    error: ErrorReply,
+) -> io::Result<()> {
+    send_welcome(connection, state, Some(error)).await
+}
+
+async fn send_welcome(
+    connection: &mut ClientConnection,
+    state: &DaemonState,
+    error: Option<ErrorReply>,
+) -> io::Result<()> {
     let owner = state.owner().as_str().to_owned();
-    let welcome =
-        Welcome { peer: PeerVersion::current(), pid: std::process::id(), owner, error: Some(error) };
+    let welcome = Welcome { peer: PeerVersion::current(), pid: std::process::id(), owner, error };
     connection.send(&Greeting { switchboard: welcome }).await
 }
 

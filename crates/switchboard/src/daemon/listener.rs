@@ -1,23 +1,28 @@
 //! The socket listener. Runs one task per connection and recreates a removed socket.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use protocol::{
-    ClientRole, DaemonLock, DaemonPhase, LockHolder, PrivateDirectory, SwitchboardHome, VERSION, socket,
+    ClientRole, DaemonLock, DaemonPhase, Hello, LockHolder, PrivateDirectory, SwitchboardHome, VERSION,
+    socket,
 };
 
-use super::connection::{ClientConnection, greet, is_same_user, reject_over_limit, reject_sandboxed};
+use super::connection::{
+    ClientConnection, is_same_user, limit_reached, read_hello, reject, reject_sandboxed, welcome,
+};
 use super::control;
 use super::memory;
 use super::state::DaemonState;
@@ -103,9 +108,10 @@ impl SocketListener {
         connections.shut_down().await;
     }
 
-    /// Recreates the socket and the lock file if they were removed.
+    /// Recreates the socket and the lock file if they were removed, and a socket that clients cannot open.
     fn restore(&mut self, lock: &DaemonLock, state: &DaemonState) {
-        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+        let is_usable = |found: Metadata| found.ino() == self.inode && found.mode() & 0o600 == 0o600;
+        if std::fs::symlink_metadata(&self.path).is_ok_and(is_usable) {
             if !lock.has_file() {
                 tracing::warn!("`daemon.lock` was removed; recreating it");
                 if let Err(error) = self.announce(lock, state) {
@@ -116,7 +122,7 @@ impl SocketListener {
         }
         match bind(&self.home, &self.name) {
             Ok((path, inode, listener)) => {
-                tracing::warn!(path = %path.display(), "the socket was removed; recreated it");
+                tracing::warn!(path = %path.display(), "the socket was removed or locked; recreated it");
                 (self.path, self.inode, self.socket) = (path, inode, listener);
                 if let Err(error) = self.announce(lock, state) {
                     tracing::error!(%error, "cannot write the socket path to `daemon.lock`");
@@ -171,7 +177,22 @@ fn bind(home: &SwitchboardHome, name: &OsString) -> io::Result<(PathBuf, u64, Un
 /// The tasks of all connections.
 struct Connections {
     limits: ConnectionLimits,
+    /// The clients that have not greeted yet, oldest first. They hold no permit: silent connections must not lock out commands.
+    silent: VecDeque<SilentClient>,
+    max_silent: usize,
     tasks: JoinSet<()>,
+}
+
+/// A client before its greeting.
+struct SilentClient {
+    evicted: CancellationToken,
+    is_waiting: Weak<()>,
+}
+
+/// The place of a client among the silent ones, dropped with its greeting or its connection.
+struct SilentPlace {
+    evicted: CancellationToken,
+    waiting: Arc<()>,
 }
 
 /// The connection limits.
@@ -186,16 +207,32 @@ impl Connections {
     fn new(max_connections: usize) -> Self {
         let [all, reserve] =
             [max_connections, RESERVED_FOR_COMMANDS].map(|permits| Arc::new(Semaphore::new(permits)));
-        Self { limits: ConnectionLimits { all, reserve }, tasks: JoinSet::new() }
+        let limits = ConnectionLimits { all, reserve };
+        Self { limits, silent: VecDeque::new(), max_silent: max_connections, tasks: JoinSet::new() }
+    }
+
+    /// Adds a client that has not greeted yet. Beyond the limit, the oldest one is evicted: clients greet at once.
+    fn admit_silent(&mut self) -> SilentPlace {
+        self.silent.retain(|client| client.is_waiting.strong_count() > 0);
+        if self.silent.len() >= self.max_silent
+            && let Some(oldest) = self.silent.pop_front()
+        {
+            oldest.evicted.cancel();
+        }
+        let place = SilentPlace { evicted: CancellationToken::new(), waiting: Arc::new(()) };
+        let is_waiting = Arc::downgrade(&place.waiting);
+        self.silent.push_back(SilentClient { evicted: place.evicted.clone(), is_waiting });
+        place
     }
 
     /// Serves a connection of this user within the limits. A sandboxed process takes no permit: an agent must not be able to block
     /// its user.
     fn serve(&mut self, stream: UnixStream, state: &DaemonState) {
         let (limits, state) = (self.limits.clone(), state.clone());
+        let place = self.admit_silent();
         self.tasks.spawn(async move {
             let served = match is_same_user(&stream) {
-                Ok(true) => admit(ClientConnection::new(stream, &state), limits, &state).await,
+                Ok(true) => admit(ClientConnection::new(stream, &state), place, limits, &state).await,
                 Ok(false) => {
                     tracing::warn!("rejected a connection of another user");
                     Ok(())
@@ -220,8 +257,18 @@ impl Connections {
     }
 }
 
+impl ConnectionLimits {
+    /// Returns a permit for a greeted client. At the limit, only commands get one.
+    fn try_acquire(self, role: ClientRole) -> Option<OwnedSemaphorePermit> {
+        let permit = self.all.try_acquire_owned().ok();
+        permit.or_else(|| self.reserve.try_acquire_owned().ok().filter(|_| role == ClientRole::Control))
+    }
+}
+
+/// Reads the greeting of a client and serves it within the limits.
 async fn admit(
-    connection: ClientConnection,
+    mut connection: ClientConnection,
+    place: SilentPlace,
     limits: ConnectionLimits,
     state: &DaemonState,
 ) -> io::Result<()> {
@@ -229,25 +276,33 @@ async fn admit(
         tracing::warn!("rejected a process inside a sandboxed call");
         return timeout(LAST_REPLY_TIMEOUT, reject_sandboxed(connection, state)).await.unwrap_or(Ok(()));
     }
-    if let Ok(_permit) = limits.all.try_acquire_owned() {
-        serve_connection(connection, state, false).await
-    } else if let Ok(_permit) = limits.reserve.try_acquire_owned() {
-        serve_connection(connection, state, true).await
-    } else {
-        timeout(LAST_REPLY_TIMEOUT, reject_over_limit(connection, state)).await.unwrap_or(Ok(()))
+    let hello = tokio::select! {
+        biased;
+        hello = read_hello(&mut connection) => hello?,
+        () = place.evicted.cancelled() => None,
+        () = state.wait_for_phase(DaemonPhase::Stopping) => None,
+    };
+    drop(place);
+    let Some(hello) = hello else { return Ok(()) };
+    let admitted = hello.and_then(|hello| {
+        let permit = limits.try_acquire(hello.role).ok_or_else(|| limit_reached(state))?;
+        Ok((hello, permit))
+    });
+    match admitted {
+        Ok((hello, _permit)) => serve_connection(connection, hello, state).await,
+        Err(error) => {
+            timeout(LAST_REPLY_TIMEOUT, reject(&mut connection, state, error)).await.unwrap_or(Ok(()))
+        }
     }
 }
 
 async fn serve_connection(
     mut connection: ClientConnection,
+    hello: Hello,
     state: &DaemonState,
-    is_full: bool,
 ) -> io::Result<()> {
-    let greeted = tokio::select! {
-        () = state.wait_for_phase(DaemonPhase::Stopping) => None,
-        greeted = greet(&mut connection, state, is_full) => greeted?,
-    };
-    let Some((role, client)) = greeted else { return Ok(()) };
+    let role = hello.role;
+    let client = welcome(&mut connection, state, hello).await?;
     let _guard = state.count_connection();
     tracing::debug!(?role, pid = client.pid, version = client.version, "connected");
     match role {

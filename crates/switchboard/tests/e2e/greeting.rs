@@ -141,6 +141,19 @@ fn full_daemon_rejects_hosts_and_serves_commands() {
 }
 
 #[test]
+fn silent_connections_do_not_lock_out_commands() {
+    let harness = Harness::new();
+    harness.configure("[limits]\nmax_connections = 8\n");
+    let daemon = harness.daemon();
+    let _silent: Vec<Raw> = (0..8 * 4).map(|_| Raw::to(&daemon)).collect();
+    for _ in 0..3 {
+        let output = harness.run(&["status"]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    harness.bridge().initialize();
+}
+
+#[test]
 fn connections_beyond_limit_are_rejected() {
     let harness = Harness::new();
     harness.configure("[limits]\nmax_connections = 8\n");

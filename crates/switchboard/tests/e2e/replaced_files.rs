@@ -1,7 +1,7 @@
 //! FIFOs, directories and sockets in place of Switchboard's own files: each is named with a remedy, and no command blocks.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -168,6 +168,19 @@ fn dangling_link_for_the_socket_directory_is_named() {
     }
     fs::remove_file(&directory).unwrap();
     assert!(harness.run(&["jobs"]).status.success(), "the daemon recreates its socket");
+}
+
+/// Root ignores the mode, but the daemon restores it for root, too.
+#[test]
+fn locked_socket_is_recreated() {
+    let harness = Harness::new();
+    let daemon = harness.daemon();
+    let socket = daemon.socket.as_ref().unwrap();
+    let mode = || fs::metadata(socket).is_ok_and(|found| found.mode() & 0o777 == 0o600);
+    fs::set_permissions(socket, fs::Permissions::from_mode(0o000)).unwrap();
+    testkit::eventually("the socket has its mode again", mode);
+    assert!(harness.run(&["jobs"]).status.success());
+    assert_eq!(harness.running_daemon().unwrap().pid, daemon.pid);
 }
 
 #[test]
