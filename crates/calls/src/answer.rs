@@ -24,7 +24,7 @@ use crate::files::{JobFiles, PAUSE, Stream};
 use crate::wait_reason::WaitReason;
 use events::StreamEvents;
 pub use notes::left_running_note;
-use notes::{lost_runs, redacted_prompt, run_notes};
+use notes::{lost_runs, redacted_prompt, run_notes, unverified_end};
 
 /// The default limit on the characters of an answer.
 pub const MAX_RESPONSE_CHARS: usize = 100_000;
@@ -353,6 +353,7 @@ impl Answer {
         let mut about_the_run =
             outcome.map(|outcome| run_notes(outcome, metadata.as_ref())).unwrap_or_default();
         about_the_run.extend(lost_runs(job.progress.requeues));
+        about_the_run.extend(unverified_end(answer.processes));
         about_the_run.extend(redacted_prompt(&job.order.call.prompt));
         let asked = job.order.call.requested_preset();
         about_the_run

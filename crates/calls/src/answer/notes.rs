@@ -3,6 +3,8 @@
 use model::Outcome;
 use serde_json::Value;
 
+use super::Processes;
+
 /// Returns the notes about an ended run.
 pub(super) fn run_notes(outcome: &Outcome, metadata: Option<&Value>) -> Vec<String> {
     let left_running = metadata.and_then(left_running).unwrap_or_default();
@@ -42,6 +44,13 @@ pub(super) fn lost_runs(requeues: u32) -> Option<String> {
     Some(format!(
         "started again {times} after a run was lost; time, tokens, turns and cost of lost runs are not included"
     ))
+}
+
+/// Notes that only a search shows that no process of the job is left.
+pub(super) fn unverified_end(processes: Option<Processes>) -> Option<String> {
+    let note = "a supervisor was killed: its processes were searched for and killed, but without a PID namespace or a cgroup, one that \
+                cleared its environment and started its own session cannot be found";
+    (processes == Some(Processes::NoneFound)).then(|| note.to_owned())
 }
 
 /// Returns the number of processes that an agent left running.

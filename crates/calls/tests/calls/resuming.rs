@@ -139,6 +139,10 @@ fn lost_run_is_resumed_in_its_session() {
             Some(calls::Processes::NoneFound),
             "the first run was swept, not proven"
         );
+        assert!(
+            answer.note.as_deref().is_some_and(|note| note.contains("a supervisor was killed")),
+            "{answer:?}"
+        );
         assert_eq!(harness.runs(job).len(), 2);
         let prompt = fs::read_to_string(service.files(job).directory().join("runs/2/stdin")).unwrap();
         assert!(prompt.starts_with("Your work on this task was interrupted"), "{prompt}");
