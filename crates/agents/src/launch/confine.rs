@@ -178,7 +178,7 @@ fn requested_option(spec: &CallSpec, error: &PolicyError) -> &'static str {
     match error {
         PolicyError::Host(_) => "network",
         PolicyError::HiddenWorkspace { folder, .. }
-        | PolicyError::TooMuch { folder }
+        | PolicyError::TooMuch { folder, .. }
         | PolicyError::AboveOwnFiles { folder, .. }
             if *folder == spec.cwd =>
         {

@@ -179,7 +179,7 @@ fn call_in_home_directory_is_rejected_with_hint() {
     };
     for more in [&[][..], &["--observe"], &["--policy", "observe"]] {
         let refused = stderr(&call(more));
-        assert!(refused.contains("contains the home directory") && refused.contains("`off`"), "{refused}");
+        assert!(refused.contains("is your home directory") && refused.contains("`off`"), "{refused}");
     }
     assert_eq!(stdout(&call(&["--policy", "off"])), "You said: hi\n");
 }
