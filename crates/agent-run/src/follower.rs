@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use agents::{EarlyStop, FinishedRun, Launch, ParseLimits, Parser, StderrTail, Summary, early_stop, judge};
-use model::{AgentEvent, AgentKind, ExpectedSession, Outcome, RunReport, Totals};
+use model::{AgentEvent, AgentKind, ExpectedSession, Limits, Outcome, RunReport, Totals};
 use supervisor::{Events, Offsets, Run, RunEvent, StopReply, WaitError};
 use tokio::time::{Instant, sleep_until};
 
@@ -59,6 +59,8 @@ pub struct Expectation<'a> {
     pub has_schema: bool,
     /// The vendor's totals of the session before this run.
     pub before: Option<Totals>,
+    /// The limits of the call.
+    pub limits: &'a Limits,
 }
 
 impl<'a> Expectation<'a> {
@@ -70,6 +72,7 @@ impl<'a> Expectation<'a> {
             model: launch.model.as_deref(),
             has_schema: false,
             before: None,
+            limits: &launch.plan.limits,
         }
     }
 }
@@ -147,7 +150,7 @@ impl RunFollower {
 impl RunEnd {
     /// Judges the run.
     pub fn judge(&self, expected: Expectation<'_>) -> Outcome {
-        let Expectation { agent, session, model, has_schema, before } = expected;
+        let Expectation { agent, session, model, has_schema, before, limits } = expected;
         judge(&FinishedRun {
             agent,
             summary: &self.summary,
@@ -157,6 +160,7 @@ impl RunEnd {
             model,
             has_schema,
             totals_before: before,
+            limits: Some(limits),
         })
     }
 }

@@ -241,7 +241,7 @@ fn check_agent_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) ->
     let Some(program) = check.program.as_ref().filter(|_| kind != AgentKind::Rehearsal) else { return check };
     check.login = Login::query(kind, program, &lookup.inherited);
     if check.login == Login::LoggedOut {
-        let remedy = model::FailureKind::Auth.hint(kind);
+        let remedy = model::FailureKind::Auth.hint(kind, false);
         check.findings.push(Finding::blocking(format!("{kind} is not logged in"), remedy));
     }
     check

@@ -11,8 +11,8 @@ mod refusals;
 use std::time::Duration;
 
 use model::{
-    AgentKind, BackgroundTask, End, Exit, ExpectedSession, Failure, FailureKind, Outcome, Requirement,
-    RunReport, SandboxReport, SessionId, SessionMismatch, Totals, Usage, Verdict,
+    AgentKind, BackgroundTask, End, Exit, ExpectedSession, Failure, FailureKind, Limits, Outcome,
+    Requirement, RunReport, SandboxReport, SessionId, SessionMismatch, Totals, Usage, Verdict,
 };
 
 use crate::early_stop::is_login_refused;
@@ -47,6 +47,8 @@ pub struct FinishedRun<'a> {
     pub has_schema: bool,
     /// The agent's totals of the session before this run ([`Outcome::session_totals`] of the previous run).
     pub totals_before: Option<Totals>,
+    /// The limits of the call, for messages; `None` if they are not known.
+    pub limits: Option<&'a Limits>,
 }
 
 impl<'a> FinishedRun<'a> {
@@ -59,7 +61,18 @@ impl<'a> FinishedRun<'a> {
         stderr_tail: &'a str,
     ) -> Self {
         let (session, model) = (&launch.session, launch.model.as_deref());
-        Self { agent, summary, report, stderr_tail, session, model, has_schema: false, totals_before: None }
+        let limits = Some(&launch.plan.limits);
+        Self {
+            agent,
+            summary,
+            report,
+            stderr_tail,
+            session,
+            model,
+            has_schema: false,
+            totals_before: None,
+            limits,
+        }
     }
 }
 
@@ -263,8 +276,11 @@ fn failure_without_result(run: &FinishedRun<'_>) -> Failure {
         );
     }
     if run.report.output_bytes == 0 {
-        let detail = if stderr.is_empty() { "nothing on stderr either" } else { stderr };
-        return failure(FailureKind::EmptyOutput, &format!("{exit}, nothing on stdout: {detail}"));
+        let message = match stderr {
+            "" => format!("{exit} without any output"),
+            stderr => format!("{exit} without output on stdout: {stderr}"),
+        };
+        return failure(FailureKind::EmptyOutput, &message);
     }
     let oversized = match run.summary.oversized {
         0 => String::new(),
@@ -301,13 +317,25 @@ fn failure_from_outside(run: &FinishedRun<'_>, end: &End) -> Failure {
         (end, run.summary.is_retrying, run.summary.last_error.as_deref())
         && kind_from_message(last_error) == Some(FailureKind::Network)
     {
-        return failure(FailureKind::Network, &format!("{last_error}; stopped at the {end}"));
+        return failure(FailureKind::Network, &format!("{last_error}; {}", describe_end(run, end)));
     }
     // The last retried request is the most likely cause of the delay.
     let retried = || retried_request(run.stderr_tail).filter(|_| run.agent == AgentKind::Gemini);
+    let end = describe_end(run, end);
     match run.summary.last_error.clone().or_else(retried) {
         Some(last_error) => failure(kind, &format!("{end}; before that: {last_error}")),
-        None => failure(kind, &end.to_string()),
+        None => failure(kind, &end),
+    }
+}
+
+/// Describes the end of a run that did not exit by itself.
+fn describe_end(run: &FinishedRun<'_>, end: &End) -> String {
+    match end {
+        End::Deadline { which } => which.describe(run.limits),
+        End::OutputLimit => "the output exceeded its limit".to_owned(),
+        End::Stopped => "cancelled".to_owned(),
+        End::SupervisorLost => "the supervisor was killed".to_owned(),
+        end => end.to_string(),
     }
 }
 

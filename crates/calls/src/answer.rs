@@ -23,7 +23,7 @@ use crate::confinement::{Sandbox, ceiling_note};
 use crate::files::{JobFiles, PAUSE, Stream};
 use crate::wait_reason::WaitReason;
 use events::StreamEvents;
-pub use notes::left_running_note;
+pub use notes::killed_processes_note;
 use notes::{lost_runs, redacted_prompt, run_notes, unverified_end};
 
 /// The default limit on the characters of an answer.
@@ -305,6 +305,7 @@ impl Answer {
         let known = || activity.filter(|_| !status.is_final()).and_then(|activity| activity.session.clone());
         let told = || outcome.and_then(|outcome| outcome.session.clone());
         let session = job.session.clone().or_else(known).or_else(told);
+        let has_session = session.is_some();
         let metadata: Option<Value> =
             job.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok());
         let mut answer = Self {
@@ -329,7 +330,7 @@ impl Answer {
             num_turns: outcome.and_then(|outcome| outcome.turns),
             usage: outcome.and_then(|outcome| outcome.usage).map(Tokens::from),
             cost_usd: outcome.and_then(|outcome| outcome.cost_usd),
-            error: job.failure.as_ref().map(|failure| problem(job, failure)),
+            error: job.failure.as_ref().map(|failure| problem(job, failure, has_session)),
             background: outcome.map(background).unwrap_or_default(),
             refusals: outcome.map(refusals).unwrap_or_default(),
             permission_denials: outcome.map(denials).unwrap_or_default(),
@@ -337,7 +338,8 @@ impl Answer {
             sandbox: metadata
                 .as_ref()
                 .and_then(|metadata| metadata.pointer("/report/sandbox"))
-                .and_then(Sandbox::read),
+                .and_then(Sandbox::read)
+                .map(|sandbox| sandbox.for_call(&job.order.call)),
             truncated: None,
             paused_until_ms: match job.progress.state {
                 JobState::Paused { until } => Some(until.as_millis()),
@@ -448,11 +450,11 @@ fn duration_ms(
     }
 }
 
-fn problem(job: &Job, failure: &model::Failure) -> Problem {
+fn problem(job: &Job, failure: &model::Failure, has_session: bool) -> Problem {
     Problem {
         kind: failure.kind.name().to_owned(),
         message: failure.message.clone(),
-        hint: failure.kind.hint(job.order.call.agent).to_owned(),
+        hint: failure.kind.hint(job.order.call.agent, has_session).to_owned(),
         reason: match &failure.kind {
             FailureKind::NotStarted { reason } => Some(*reason),
             _ => None,

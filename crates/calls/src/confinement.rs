@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{Enforcement, Preset, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport, exact_path};
+use model::{
+    AgentKind, CallSpec, Enforcement, Mode, Preset, Proof, Quarantined, Safeguard, SafeguardName,
+    SandboxReport, exact_path,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,9 +18,12 @@ pub struct Sandbox {
     /// Safeguards that were not fully enforced on this machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<Gap>,
-    /// The number of escape attempts by a probe in the same sandbox that were blocked.
-    #[serde(default)]
-    pub ways_out_stopped: usize,
+    /// Is true if the agent ran without a sandbox in its own read-only mode.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent_read_only: bool,
+    /// The number of escape attempts that the self-test of the sandbox blocked, before the agent started.
+    #[serde(default, alias = "ways_out_stopped")]
+    pub self_test_blocked: usize,
     /// Hosts that the agent tried to reach and that the network policy refuses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_hosts: Vec<String>,
@@ -74,14 +80,28 @@ impl Sandbox {
         Some(Self::from(&SandboxReport::deserialize(report).ok()?))
     }
 
+    /// Adds the restriction that the agent itself applied to the call. The rehearsal agent has no read-only mode.
+    #[must_use]
+    pub fn for_call(mut self, call: &CallSpec) -> Self {
+        let restricts_itself = call.mode == Mode::Observe && call.agent != AgentKind::Rehearsal;
+        self.agent_read_only = self.is_off() && restricts_itself;
+        self
+    }
+
+    /// Returns whether the agent ran without a sandbox.
+    pub fn is_off(&self) -> bool {
+        self.policy == Preset::Off.name()
+    }
+
     /// Returns one line for people. A missing sandbox is always stated.
     pub fn told(&self) -> String {
-        if self.policy == Preset::Off.name() {
-            return "policy: OFF (no sandbox: the agent had all of your permissions)".to_owned();
+        match self {
+            sandbox if !sandbox.is_off() => format!("policy: {} ({})", self.policy, self.enforcement()),
+            Self { agent_read_only: true, .. } => {
+                "policy: off (no sandbox by Switchboard; the agent's own read-only mode applied)".to_owned()
+            }
+            _ => "policy: OFF (no sandbox: the agent had all of your permissions)".to_owned(),
         }
-        let enforced = self.enforcement();
-        let Self { policy, ways_out_stopped, .. } = self;
-        format!("policy: {policy} ({enforced}; {ways_out_stopped} escape attempts blocked)")
     }
 }
 
@@ -178,7 +198,8 @@ impl From<&SandboxReport> for Sandbox {
             return Self {
                 policy,
                 gaps: Vec::new(),
-                ways_out_stopped: 0,
+                agent_read_only: false,
+                self_test_blocked: 0,
                 refused_hosts: Vec::new(),
                 quarantined: Vec::new(),
                 git_read_only: None,
@@ -195,7 +216,8 @@ impl From<&SandboxReport> for Sandbox {
         Self {
             policy: confined.policy.preset.to_string(),
             gaps: confined.gaps().map(gap).collect(),
-            ways_out_stopped: confined.proof.as_ref().map(stopped).unwrap_or_default(),
+            agent_read_only: false,
+            self_test_blocked: confined.proof.as_ref().map(stopped).unwrap_or_default(),
             refused_hosts: confined.refused_hosts.clone(),
             quarantined: confined.quarantined.iter().map(QuarantinedPath::from).collect(),
             git_read_only: confined.git_read_only.clone(),
@@ -282,8 +304,29 @@ mod tests {
     #[test]
     fn unexamined_directory_is_not_full_enforcement() {
         let mut sandbox = Sandbox { policy: "workspace".to_owned(), ..Sandbox::from(&SandboxReport::Off) };
-        assert!(sandbox.told().contains("(fully enforced;"));
+        assert_eq!(sandbox.told(), "policy: workspace (fully enforced)");
         sandbox.quarantined = vec![QuarantinedPath { path: "/ws".into(), moved_to: None, unexamined: true }];
-        assert!(sandbox.told().contains("(enforced in part: protected paths;"), "{}", sandbox.told());
+        assert_eq!(sandbox.told(), "policy: workspace (enforced in part: protected paths)");
+    }
+
+    #[test]
+    fn agents_own_read_only_mode_is_stated_without_a_sandbox() {
+        let line = |agent, mode| {
+            let call = CallSpec { mode, ..CallSpec::new(agent, "look", "/ws") };
+            Sandbox::from(&SandboxReport::Off).for_call(&call).told()
+        };
+        let unrestricted = "policy: OFF (no sandbox: the agent had all of your permissions)";
+        assert_eq!(line(AgentKind::Claude, Mode::Execute), unrestricted);
+        assert_eq!(line(AgentKind::Rehearsal, Mode::Observe), unrestricted);
+        assert_eq!(
+            line(AgentKind::Claude, Mode::Observe),
+            "policy: off (no sandbox by Switchboard; the agent's own read-only mode applied)"
+        );
+    }
+
+    #[test]
+    fn self_test_count_of_an_older_record_is_read() {
+        let old = r#"{"policy":"workspace","ways_out_stopped":15}"#;
+        assert_eq!(serde_json::from_str::<Sandbox>(old).unwrap().self_test_blocked, 15);
     }
 }

@@ -78,7 +78,7 @@ pub enum CallError {
         job: JobId,
     },
     /// The job has ended and cannot be cancelled.
-    #[error("job {job} has already ended as {state}")]
+    #[error("job {job} has already {}", past_participle(*state))]
     AlreadyEnded {
         /// The job.
         job: JobId,
@@ -86,7 +86,7 @@ pub enum CallError {
         state: StateName,
     },
     /// The run is being stopped, but the cancellation could not be stored.
-    #[error("job {job} is being stopped, but that this was wanted cannot be kept")]
+    #[error("job {job} is being stopped, but the cancellation could not be stored")]
     StoppedUnkept {
         /// The job.
         job: JobId,
@@ -245,6 +245,15 @@ impl CallError {
             Self::Launch(LaunchError::SessionNotUuid { .. }) => Some("resume_session_id"),
             _ => None,
         }
+    }
+}
+
+/// Returns the state for a sentence such as "the job has already completed".
+fn past_participle(state: StateName) -> &'static str {
+    match state {
+        StateName::Timeout => "timed out",
+        StateName::Cancelled => "been cancelled",
+        state => state.as_str(),
     }
 }
 

@@ -54,7 +54,7 @@ mod wait_reason;
 pub use activity::{Activity, describe_wait};
 pub use answer::{
     Answer, Denial, JobStatus, ListedRefusal, MAX_RESPONSE_CHARS, Problem, Processes, Tokens, Truncated,
-    UnfinishedTask, left_running_note,
+    UnfinishedTask, killed_processes_note,
 };
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
 pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};

@@ -38,8 +38,8 @@ pub(crate) async fn show(
         section.machine aria-labelledby="machine" {
             h2 #machine { "This machine" }
             @match sandbox {
-                Ok(sandbox) => p { (mark(true, "sandbox works")) " " (sandbox.mechanisms) "; " (sandbox.blocked_escapes)
-                    " escape attempts blocked." },
+                Ok(sandbox) => p { (mark(true, "sandbox works")) " " (sandbox.mechanisms) ". Its self-test blocked "
+                    (sandbox.blocked_escapes) " escape attempts." },
                 Err(finding) => { p { (mark(false, "no sandbox")) " Sandbox policies cannot be enforced." } (findings(std::slice::from_ref(finding))) },
             }
             (findings(&checkup.findings))

@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Redirect, Response};
 use calls::{Answer, JobFiles, PrefixMatch, Processes, Sandbox, Stream};
 use maud::{Markup, html};
-use model::{Job, JobId, JobIdPrefix, Preset};
+use model::{Job, JobId, JobIdPrefix};
 use render::duration::format_millis;
 use render::text::{format_dollars, sanitize, shell_quote, to_one_line, truncate};
 use tokio::time::timeout;
@@ -277,7 +277,8 @@ fn sandbox(job: &Job, answer: &Answer) -> Markup {
     html! {
         h2 { "Sandbox" }
         @match &answer.sandbox {
-            Some(sandbox) if sandbox.policy == Preset::Off.name() => p { "Policy " strong { "off" } ": the agent had all of your permissions." },
+            Some(sandbox) if sandbox.agent_read_only => p { "Policy " strong { "off" } ": no sandbox by Switchboard; the agent's own read-only mode applied." },
+            Some(sandbox) if sandbox.is_off() => p { "Policy " strong { "off" } ": no sandbox, the agent had all of your permissions." },
             Some(sandbox) => (confinement(sandbox)),
             None => p { "Policy " strong { (job.order.call.policy.preset) } @if job.completed_at.is_none() { "; the enforcement is reported at the end." } @else { "." } },
         }
@@ -288,9 +289,7 @@ fn sandbox(job: &Job, answer: &Answer) -> Markup {
 fn confinement(sandbox: &Sandbox) -> Markup {
     let enforcement = sandbox.enforcement();
     html! {
-        p { "Policy " strong { (sandbox.policy) } ": "
-            @if sandbox.policy == "off" { "no sandbox, the agent had all of your permissions" } @else { (enforcement) }
-            @if sandbox.ways_out_stopped > 0 { "; " (sandbox.ways_out_stopped) " escape attempts blocked" } "." }
+        p { "Policy " strong { (sandbox.policy) } ": " (enforcement) "." }
         @if !sandbox.gaps.is_empty() {
             details {
                 summary { "Gaps of the safeguards" }

@@ -59,6 +59,9 @@ pub(crate) fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
+/// The remedy for a workspace that cannot be opened.
+const PASS_DIRECTORY: &str = "pass an existing directory as the workspace";
+
 /// The root directory of the workspace, held open.
 #[derive(Debug)]
 pub struct WorkspaceRoot {
@@ -132,12 +135,18 @@ impl WorkspaceRoot {
     pub fn open(path: &Path) -> Result<Self, FileRejection> {
         let said = name::show(path.as_os_str().as_bytes());
         let absolute = std::path::absolute(path).map_err(|refused| {
-            FileRejection::invalid(format!("workspace `{said}` is not a valid path"), "pass a directory")
+            FileRejection::invalid(format!("workspace `{said}` is not a valid path"), PASS_DIRECTORY)
                 .because(refused)
         })?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())
-            .map_err(|refused| explain(&said, refused, RejectionCode::ReadFailed))?;
+        let fd = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|refused| match refused {
+            Errno::NOENT => FileRejection::new(
+                RejectionCode::FileNotFound,
+                format!("workspace `{said}` does not exist"),
+                PASS_DIRECTORY,
+            ),
+            other => explain(&said, other, RejectionCode::ReadFailed),
+        })?;
         open(fd.as_fd(), b".", OFlags::PATH | OFlags::DIRECTORY, 0).map_err(|refused| match refused {
             // A container's seccomp filter returns the same error for an unknown system call.
             Errno::NOSYS | Errno::PERM => FileRejection::new(

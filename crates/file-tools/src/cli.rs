@@ -21,6 +21,8 @@ const LONGEST_REQUEST: u64 = 6 * FILE_LIMIT;
 /// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FileToolsInvocation {
+    /// Prints the help as an error: there are no arguments.
+    Usage,
     Help,
     Schema,
     Version,
@@ -50,7 +52,7 @@ pub(crate) enum CliRequest {
 /// Parses the arguments after the program name.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<FileToolsInvocation, FileRejection> {
     let mut args = args.into_iter();
-    let Some(first) = args.next() else { return Ok(FileToolsInvocation::Help) };
+    let Some(first) = args.next() else { return Ok(FileToolsInvocation::Usage) };
     match first.to_str() {
         Some("--help" | "-h" | "help") => return Ok(FileToolsInvocation::Help),
         Some("--schema") => return Ok(FileToolsInvocation::Schema),

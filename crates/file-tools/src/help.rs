@@ -13,12 +13,13 @@ Confined file operations below one directory, the workspace.
   file-tools --help | --schema | --version
 
 The result is one JSON object on stdout, exit code 0; an error is {\"error\": {\"code\", \"message\", \"hint\"}} on stderr, exit code 1.
+Without arguments, this text is printed on stderr, exit code 2.
 When FILE_TOOLS_ROOT is set, it is the only workspace.
 
 ";
 
 const FOOT: &str = "
-Never written, created, moved or deleted: .git, .claude, .codex, .gemini, .mcp.json, .envrc, .vscode, HEAD, in any spelling.
+Never written, created, moved or deleted: .git, .claude, .codex, .gemini, .mcp.json, .envrc, .vscode, HEAD, in upper or lower case.
 A name that is not UTF-8 is shown, and accepted, as $'caf\\xe9.txt'.
 ";
 

@@ -65,6 +65,9 @@ const ROOT: &str = "FILE_TOOLS_ROOT";
 /// Set by the operator: whether files with hard links may be read.
 const HARDLINKS: &str = "FILE_TOOLS_HARDLINKS";
 
+/// The exit code of a call without arguments.
+const NO_ARGUMENTS: u8 = 2;
+
 /// Runs the program with the arguments and environment of this process, and returns the exit code.
 pub fn main() -> ExitCode {
     run(std::env::args_os().skip(1))
@@ -72,8 +75,12 @@ pub fn main() -> ExitCode {
 
 /// Runs the program with these arguments. Confines the calling process for good.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let done = cli::parse(args).and_then(execute);
-    match done {
+    let invocation = cli::parse(args);
+    if matches!(invocation, Ok(FileToolsInvocation::Usage)) {
+        let _ = io::stderr().write_all(help::text().as_bytes());
+        return ExitCode::from(NO_ARGUMENTS);
+    }
+    match invocation.and_then(execute) {
         Ok(()) => ExitCode::SUCCESS,
         Err(refusal) => {
             let mut text = serde_json::to_vec(&refusal).unwrap_or_default();
@@ -86,7 +93,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn execute(order: FileToolsInvocation) -> Result<(), FileRejection> {
     match order {
-        FileToolsInvocation::Help => print(|out| out.write_all(help::text().as_bytes())),
+        FileToolsInvocation::Help | FileToolsInvocation::Usage => {
+            print(|out| out.write_all(help::text().as_bytes()))
+        }
         FileToolsInvocation::Schema => {
             print(|out| serde_json::to_writer_pretty(out, &verb::schema()).map_err(Into::into))
         }

@@ -146,11 +146,13 @@ mod tests {
                 FailureKind::NotStarted { reason } => Some(reason),
                 _ => None,
             };
-            for agent in AgentKind::ALL {
+            for (agent, has_session) in
+                AgentKind::ALL.into_iter().flat_map(|agent| [(agent, false), (agent, true)])
+            {
                 let problem = Problem {
                     kind: kind.name().to_owned(),
                     message: String::new(),
-                    hint: kind.hint(agent).to_owned(),
+                    hint: kind.hint(agent, has_session).to_owned(),
                     reason,
                     deadline: None,
                     retry_after_ms: None,

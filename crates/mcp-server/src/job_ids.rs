@@ -2,6 +2,7 @@
 
 use calls::{JobService, PrefixMatch};
 use model::{Job, JobId, JobIdPrefix};
+use render::text::list_id_prefixes;
 
 use crate::rejection::ToolRejection;
 
@@ -21,12 +22,11 @@ pub(crate) async fn find(service: &JobService, given: &str) -> Result<Job, ToolR
         .not_found()),
         PrefixMatch::Several(ids) => Err(ToolRejection::for_field(
             "job_id",
-            format!("several jobs start with {given}"),
-            format!("give more characters: {}", join(&ids)),
+            format!("several job ids start with {given}"),
+            format!(
+                "pass a longer prefix: {}",
+                list_id_prefixes(&ids.iter().map(JobId::to_string).collect::<Vec<_>>())
+            ),
         )),
     }
-}
-
-fn join(ids: &[JobId]) -> String {
-    ids.iter().map(JobId::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -62,6 +62,37 @@ impl fmt::Display for Deadline {
     }
 }
 
+impl Deadline {
+    /// Describes a run that this deadline stopped, with the timeout if it is known.
+    pub fn describe(self, limits: Option<&Limits>) -> String {
+        let timeout = limits.and_then(|limits| match self {
+            Self::Start => limits.start,
+            Self::Idle => limits.idle,
+            Self::Wall => limits.wall,
+        });
+        match (self, timeout.map(format_timeout)) {
+            (Self::Start, Some(timeout)) => format!("no output within {timeout} of the start"),
+            (Self::Start, None) => "no output after the start".to_owned(),
+            (Self::Idle, Some(timeout)) => format!("no output for {timeout}"),
+            (Self::Idle, None) => "no output until the idle timeout".to_owned(),
+            (Self::Wall, Some(timeout)) => format!("the time limit of {timeout} expired"),
+            (Self::Wall, None) => "the time limit expired".to_owned(),
+        }
+    }
+}
+
+/// Formats a timeout in the largest unit that divides it, so that it reads as it was set.
+fn format_timeout(timeout: Duration) -> String {
+    let millis = whole_millis(timeout);
+    match millis {
+        0 => "0 ms".to_owned(),
+        _ if millis.is_multiple_of(3_600_000) => format!("{} h", millis / 3_600_000),
+        _ if millis.is_multiple_of(60_000) => format!("{} min", millis / 60_000),
+        _ if millis.is_multiple_of(1000) => format!("{} s", millis / 1000),
+        _ => format!("{millis} ms"),
+    }
+}
+
 fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -96,12 +96,13 @@ impl Outcome {
 
     /// Returns the remedy of the failure.
     pub fn hint(&self) -> Option<&'static str> {
-        self.failure().map(|failure| failure.kind.hint(self.agent))
+        self.failure().map(|failure| failure.kind.hint(self.agent, self.session.is_some()))
     }
 }
 
 /// The remedy for a path of the home directory that cannot be read.
-const EXPOSE: &str = "the home directory is absent in the sandbox: list a path that agents need in `sandbox.expose` of the configuration";
+const EXPOSE: &str =
+    "most of your home directory is hidden from the agent; add paths that it needs to `sandbox.expose`";
 
 /// The remedy for a path outside of the agent's workspaces.
 const OUTSIDE: &str =
@@ -231,45 +232,58 @@ impl FailureKind {
         }
     }
 
-    /// Returns the remedy, in one line.
-    pub fn hint(&self, agent: AgentKind) -> &'static str {
+    /// Returns the remedy, in one line. It speaks of resuming only if `has_session` is true.
+    pub fn hint(&self, agent: AgentKind, has_session: bool) -> &'static str {
         match self {
-            Self::MaxTurns => "resume the session to continue, or allow more turns",
-            Self::MaxBudget => "resume the session with a larger budget",
+            Self::MaxTurns if has_session => "resume the session to continue, or allow more turns",
+            Self::MaxTurns => "allow more turns",
+            Self::MaxBudget if has_session => "resume the session with a larger budget",
+            Self::MaxBudget => "raise the budget",
             Self::Auth => login_hint(agent),
-            Self::RateLimit { .. } => "wait until the limit is reset, then resume the session",
+            Self::RateLimit { .. } if has_session => "wait until the limit is reset, then resume the session",
+            Self::RateLimit { .. } => "wait until the limit is reset, then try again",
             Self::Overloaded => "try again in a few minutes, or use another model",
             Self::PermissionDenied => "allow the tool, or ask for something that does not need it",
-            Self::Incomplete => {
+            Self::Incomplete if has_session => {
                 "read the answer, then resume the session to finish the work that was stopped"
             }
+            Self::Incomplete => "read the answer, then call the agent again to finish the work",
             Self::SessionNotFound => "check the session id and its working directory, or start a new session",
             Self::SessionInUse => "wait for the other run of the session to finish, or start a new session",
             Self::InvalidOutput => {
                 "see the raw output of the run; `switchboard doctor` checks the agent's version"
             }
-            Self::Killed { .. } => {
+            Self::Killed { .. } if has_session => {
                 "find the cause (`journalctl -k` lists OOM kills), then resume the session"
             }
+            Self::Killed { .. } => "find the cause (`journalctl -k` lists OOM kills), then try again",
             Self::EmptyOutput => "see the agent's stderr; `switchboard doctor` checks its setup",
             Self::Network => "check the connection, the proxy variables and the agent's base URL",
             Self::AgentError => "the message comes from the agent; see the raw output for details",
             Self::Deadline { which: Deadline::Start } => {
                 "the agent produced no output; check its login and network, or raise the start timeout"
             }
-            Self::Deadline { which: Deadline::Idle } => {
+            Self::Deadline { which: Deadline::Idle } if has_session => {
                 "the agent stopped producing output; resume its session, or raise the idle timeout"
             }
-            Self::Deadline { which: Deadline::Wall } => {
-                "raise the time limit, or resume the session if there is one"
+            Self::Deadline { which: Deadline::Idle } => {
+                "the agent stopped producing output; try again, or raise the idle timeout"
             }
+            Self::Deadline { which: Deadline::Wall } if has_session => {
+                "raise the time limit, or resume the session"
+            }
+            Self::Deadline { which: Deadline::Wall } => "raise the time limit",
             Self::OutputLimit => "ask for less output, or raise the output limit",
-            Self::Stopped => "resume the session to continue",
+            Self::Stopped if has_session => "resume the session to continue",
+            Self::Stopped => "call the agent again to start over",
             Self::NotStarted { reason } => reason.hint(),
             Self::SpoolFailed => {
                 "check that the state directory is still in its place and has free space, then retry"
             }
-            Self::SupervisorLost => "resume the session to continue; all processes of the run are gone",
+            Self::SupervisorLost if has_session => {
+                "resume the session to continue; all processes of the run are gone"
+            }
+            Self::SupervisorLost => "try again; all processes of the run are gone",
             Self::Internal => {
                 "see the daemon's log and report the bug; `switchboard retry` runs the job again"
             }

@@ -437,9 +437,10 @@ impl CallPolicy {
                 return Err(PolicyError::HiddenWorkspace { directory, hidden });
             }
             // Checked before Switchboard's own files, which usually are in the home directory: moving them would not help.
-            let is_home = context.home.as_ref().is_some_and(|home| home.starts_with(workspace));
-            if is_home || (self.preset.writes() && workspace.parent().is_none()) {
-                return Err(PolicyError::TooMuch { directory: workspace.clone() });
+            let has_home = context.home.as_ref().is_some_and(|home| home.starts_with(workspace));
+            if has_home || (self.preset.writes() && workspace.parent().is_none()) {
+                let is_home = context.home.as_ref() == Some(workspace);
+                return Err(PolicyError::TooMuch { directory: workspace.clone(), is_home });
             }
             if let Some(own) = context.guarded.iter().find(|own| own.starts_with(workspace)) {
                 let (directory, own) = (workspace.clone(), own.clone());
@@ -512,10 +513,12 @@ pub enum PolicyError {
     #[error(transparent)]
     Host(BadName),
     /// The workspace contains the home directory, or is the root directory.
-    #[error("`{}` contains the home directory, which is hidden from agents", directory.display())]
+    #[error("`{}` {} your home directory, which agents cannot see", directory.display(), if *is_home { "is" } else { "contains" })]
     TooMuch {
         /// The workspace.
         directory: PathBuf,
+        /// Is true if the workspace is the home directory itself.
+        is_home: bool,
     },
 }
 
@@ -529,7 +532,7 @@ impl PolicyError {
             }
             Self::Host(error) => error.hint(),
             Self::TooMuch { .. } => {
-                "work in a directory below the home directory, or set the policy to `off`, which confines nothing"
+                "run in a project directory, or set the policy to `off` (`--policy off`) to run without a sandbox"
             }
         }
     }

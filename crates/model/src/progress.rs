@@ -163,7 +163,7 @@ impl Transition {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransitionError {
     /// The job is already in a terminal state. The first terminal state wins.
-    #[error("the job has already ended as {}", .0.name())]
+    #[error("the job is already {}", .0.name())]
     Ended(TerminalState),
     /// The claim is stale: the job has another owner, or none.
     #[error("the claim (attempt {attempt} of `{owner}`) no longer holds the job, which is {now}")]

@@ -182,7 +182,7 @@ pub struct SubmitReply {
     /// The job.
     pub job_id: String,
     /// The directory of its files.
-    #[serde(rename = "folder")]
+    #[serde(alias = "folder")]
     pub directory: PathBuf,
     /// The file with its status.
     pub status_file: PathBuf,

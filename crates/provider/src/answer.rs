@@ -194,9 +194,10 @@ fn error(finished: FinishedRequest, failure: Failure) -> ProviderError {
         FailureKind::NotStarted { .. }
         | FailureKind::SpoolFailed
         | FailureKind::SupervisorLost
-        | FailureKind::Internal => {
-            ProviderError::environment(format!("{agent} CLI could not run: {message}"), kind.hint(agent))
-        }
+        | FailureKind::Internal => ProviderError::environment(
+            format!("{agent} CLI could not run: {message}"),
+            kind.hint(agent, false),
+        ),
     }
 }
 

@@ -213,7 +213,8 @@ pub enum ProviderError {
 impl ProviderError {
     /// Returns the remedy in one line.
     pub fn hint(&self) -> String {
-        let of_kind = |kind: FailureKind, agent: &AgentKind| kind.hint(*agent).to_owned();
+        let has_session = self.session_id().is_some();
+        let of_kind = |kind: FailureKind, agent: &AgentKind| kind.hint(*agent, has_session).to_owned();
         match self {
             Self::Authentication { agent, .. } => of_kind(FailureKind::Auth, agent),
             Self::RateLimit { agent, .. } => of_kind(FailureKind::RateLimit { retry_after: None }, agent),

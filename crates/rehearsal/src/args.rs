@@ -133,13 +133,16 @@ impl Cursor<'_> {
 fn vendor(name: &str) -> Result<VoiceVendor, Mistake> {
     VoiceVendor::parse(name).ok_or_else(|| {
         let known = VoiceVendor::ALL.map(VoiceVendor::name).join(", ");
-        Mistake::new(format!("agent `{name}` of `--as` is not known"), format!("it is one of {known}"))
+        Mistake::new(format!("unknown agent `{name}` for `--as`"), format!("use one of {known}"))
     })
 }
 
 fn turn_limit(word: &str) -> Result<u32, Mistake> {
     word.parse().map_err(|_| {
-        Mistake::new(format!("value `{word}` of `--max-turns` is not a number"), "write `--max-turns 5`")
+        Mistake::new(
+            format!("invalid value `{word}` for `--max-turns`: not a number"),
+            "write `--max-turns 5`",
+        )
     })
 }
 
@@ -218,7 +221,7 @@ mod tests {
 
     #[test]
     fn invalid_value_is_named() {
-        assert_eq!(read("--as siri").unwrap_err().what, "agent `siri` of `--as` is not known");
+        assert_eq!(read("--as siri").unwrap_err().what, "unknown agent `siri` for `--as`");
         assert_eq!(read("--script").unwrap_err().what, "flag `--script` has no value");
         assert!(read("--max-turns many").is_err());
     }

@@ -10,28 +10,28 @@ rehearsal: a scripted coding agent, for trying out a workflow without spending t
 
 usage: rehearsal [--as claude|codex|gemini|plain] [--script FILE] < PROMPT
 
-It reads its prompt from stdin and answers in the stream format of a real agent's CLI. Flags of the real
-programs are let pass, so it can stand in their place. Without a script it repeats what it was told.
+It reads its prompt from stdin and prints the stream format of a real agent's CLI. It accepts the flags of
+the real programs, so it can replace them. Without a script it repeats its prompt.
 
 flags:
-  --as NAME         whose format to speak (claude)
+  --as NAME         output format (default: claude)
   --script FILE     play the steps in FILE; the prompt is then plain text
-  --ignore-stdin    do not read the prompt at all (with --script)
-  --model NAME      echoed in the events (also -m)
+  --ignore-stdin    do not read a prompt (with --script)
+  --model NAME      model name in the events (also -m)
   --session-id ID, --resume ID, exec resume ID (codex), --fork-session
-                    decide the session id in the events; without one it is new
-  --max-turns N     the limit that the step `max-turns` runs into
+                    set the session id in the events (default: a new UUID)
+  --max-turns N     limit that the step `max-turns` reports
   --help, --version
-Everything else is ignored.
+All other flags are ignored.
 
 script:
   In the prompt, a line that starts with `@rehearse ` is a step, and the rest is plain text. In a script
-  file every line is a step, except empty lines and `#` comments. Steps are played in order. The first
-  event is preceded by the opening of the session. A turn that no step has ended ends with success: its
-  text is everything said, or, if nothing was, the plain text repeated. After `answer`, `fail` or
-  `max-turns` the script goes on, so an agent can give its result and then hang.
-  TEXT is the rest of the line; \"in quotes\" it may hold \\n, \\t, \\\" and \\\\. TIME is like 200ms, 3s, 2m;
-  SIZE like 64kB, 100MB, 1MiB, 1GB.
+  file every line is a step, except empty lines and `#` comments. Steps are played in order. The event
+  that opens the session is printed before the first other event. If no step ends the turn, it succeeds.
+  Its text is everything said so far, or else the prompt. After `answer`, `fail` or `max-turns` the script
+  continues, so an agent can print its result and then hang.
+  TEXT is the rest of the line; \"in quotes\" it may contain \\n, \\t, \\\" and \\\\. TIME: 200ms, 3s or 2m.
+  SIZE: 64kB, 100MB, 1MiB or 1GB.
 
 steps:
 ";
@@ -39,18 +39,17 @@ steps:
 const OPTIONS_OF_SPAWN: &str = "\
 options of `spawn`:
   same-group        a child in the agent's process group
-  setsid            a child with a session of its own
-  daemon            double-forked: an orphan, its session's leader gone
-  ignore-term       it ignores TERM, INT and HUP
-  keep-stdout       it holds stdout and stderr open (else /dev/null: no-stdout)
-  clear-env         it has no environment
-  for TIME          it lives that long (600s)
-  pid=PATH          it appends its pid to PATH
-  The step is over when all of this is true of the descendant.
+  setsid            a child in its own session
+  daemon            double-forked, so that it is orphaned
+  ignore-term       ignores TERM, INT and HUP
+  keep-stdout       holds stdout and stderr open (default: no-stdout, which is /dev/null)
+  clear-env         has no environment
+  for TIME          exits after TIME (default: 600s)
+  pid=PATH          appends its pid to PATH
+  The step ends once the descendant is in this state.
 
 exit codes:
-  those of the real programs; 2 for a mistake in a flag or a step; 70 for a step that could not be played;
-  141 when nobody reads stdout any more
+  those of the real programs; 2: invalid flag or step; 70: a step could not be played; 141: stdout was closed
 ";
 
 /// Renders the whole text.

@@ -1,7 +1,7 @@
-//! A scripted coding agent: it stands in the place of `claude`, `codex` or `gemini`, speaks their stream
-//! formats, and does what a script tells it, faults included.
+//! A scripted coding agent: it replaces `claude`, `codex` or `gemini`, prints their stream formats, and follows a script,
+//! including faults.
 //!
-//! The whole program is [`main`]. What it can be told is below, and in `rehearsal --help`.
+//! The whole program is [`main`]. The script language is described below and in `rehearsal --help`.
 //!
 //! # In a test binary
 //! A test binary can be the agent of its own tests, so that it depends on no other executable: it starts itself
@@ -16,7 +16,7 @@
 //! }
 //! ```
 //! The agent starts its descendants the same way, whatever their environment, so a binary that calls [`main`]
-//! for another reason must still heed the cue.
+//! for another reason must still check for the cue.
 #![doc = ""]
 #![doc = include_str!("../README.md")]
 
@@ -44,10 +44,10 @@ use crate::stage::RehearsalStage;
 use crate::voice::{SessionOpening, VoiceSession};
 use crate::wire::StandardStream;
 
-/// The first argument of a process that is the scripted agent, or a descendant of one, without being named so.
+/// The first argument of a process that is the scripted agent, or a descendant of one, although its executable has another name.
 pub const CUE: &str = "--rehearsal";
 
-/// The exit code of a mistake in a flag or a step.
+/// The exit code for an invalid flag or step.
 const MISTAKE: u8 = 2;
 
 /// Returns whether this process was started as the agent, with [`CUE`] as its first argument.
@@ -95,7 +95,7 @@ fn rehearse(options: RehearsalOptions) -> Result<(RehearsalStage, Vec<script::Sc
             let script = std::fs::read_to_string(path).map_err(|refusal| {
                 Mistake::new(
                     format!("cannot read the script `{}`: {refusal}", path.display()),
-                    "`--script` takes a text file with one step a line",
+                    "pass a text file with one step per line",
                 )
             })?;
             (script::parse_file(&script)?, text.into_owned())
@@ -129,7 +129,7 @@ fn read_prompt() -> Result<Vec<u8>, Mistake> {
         Ok(_) => Ok(prompt),
         Err(refusal) => Err(Mistake::new(
             format!("cannot read the prompt from stdin: {refusal}"),
-            "with `--script`, `--ignore-stdin` does without",
+            "pass the prompt on stdin, or `--script FILE --ignore-stdin`",
         )),
     }
 }

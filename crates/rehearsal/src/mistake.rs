@@ -25,16 +25,16 @@ impl Display for Mistake {
 /// A valid step that could not be played.
 #[derive(Debug)]
 pub(crate) enum Mishap {
-    /// The reader of our output is gone. A shell program would have died of SIGPIPE, silently.
+    /// The reader of our output is gone. A shell program would be killed by SIGPIPE without a message.
     NobodyListens,
     /// Another error of the system.
     Refused { what: String, source: io::Error },
 }
 
 impl Mishap {
-    /// The exit code of a program that died of SIGPIPE, as a shell shows it.
+    /// The exit code that a shell reports for a program killed by SIGPIPE.
     pub(crate) const NOBODY_LISTENS: u8 = 141;
-    /// `EX_SOFTWARE`: far from what the vendors use, so that a test can tell it from a played fault.
+    /// `EX_SOFTWARE`: far from what the vendors use, so that a test can distinguish it from a scripted fault.
     pub(crate) const REFUSED: u8 = 70;
 
     pub(crate) fn refused(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {

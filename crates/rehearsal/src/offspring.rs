@@ -1,8 +1,8 @@
 //! Descendants: processes the agent starts and leaves behind.
 //!
-//! Owns both sides. The agent starts its own executable again with [`crate::CUE`] and a role, instead of
-//! forking: that is safe, and the descendant can have another environment. The parent's call returns when the
-//! descendant *is* what it should be: its stdin is a pipe on which it says so, and nothing sleeps.
+//! Owns both sides. The agent starts its own executable again with [`crate::CUE`] and a role, instead of forking: that is
+//! safe, and the descendant can have another environment. The parent's call returns once the descendant is set up: the
+//! descendant reports it through a pipe, so neither side sleeps.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -88,7 +88,7 @@ impl Offspring {
         told.read_to_string(&mut word)?;
         match word.as_str() {
             READY => Ok(()),
-            "" => Err(io::Error::other("it ended before it was ready")),
+            "" => Err(io::Error::other("it exited before it was ready")),
             trouble => Err(io::Error::other(trouble.to_owned())),
         }
     }
@@ -130,9 +130,9 @@ fn itself() -> io::Result<Command> {
 enum Role {
     /// Stays in the group.
     Stay,
-    /// Leads a session of its own.
+    /// Leads its own session.
     Leave,
-    /// Leads a session, starts the descendant in it, and ends.
+    /// Leads a session, starts the descendant in it, and exits.
     Vanish,
 }
 

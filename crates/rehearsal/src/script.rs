@@ -89,17 +89,19 @@ pub(crate) struct StepEntry {
 
 /// All steps.
 pub(crate) const STEPS: &[StepEntry] = &[
-    row("answer", "answer TEXT", "say TEXT and end the turn with it: the final result, success", |w| {
+    row("answer", "answer TEXT", "print TEXT and end the turn with it: the final result, success", |w| {
         Ok(ScriptStep::Answer(w.text()))
     }),
-    row("say", "say TEXT", "say TEXT on the way", |w| Ok(ScriptStep::Say(w.text()))),
-    row("think", "think TEXT", "think TEXT aloud", |w| Ok(ScriptStep::Think(w.text()))),
+    row("say", "say TEXT", "print TEXT before the final answer", |w| Ok(ScriptStep::Say(w.text()))),
+    row("think", "think TEXT", "print TEXT as a thought", |w| Ok(ScriptStep::Think(w.text()))),
     row("tool", "tool NAME INPUT [=> RESULT]", "use a tool; INPUT is a JSON object or a command", |w| {
         tool(w, false)
     }),
     row("tool-error", "tool-error NAME INPUT [=> RESULT]", "use a tool that fails", |w| tool(w, true)),
-    row("deny", "deny NAME", "ask for a tool and be refused", |w| Ok(ScriptStep::Deny(w.word("NAME")?))),
-    row("stream", "stream N BYTES EVERY", "say N pieces of BYTES each, one EVERY so often", |w| {
+    row("deny", "deny NAME", "request a tool and report that it was denied", |w| {
+        Ok(ScriptStep::Deny(w.word("NAME")?))
+    }),
+    row("stream", "stream N BYTES EVERY", "print N chunks of BYTES each, one per EVERY", |w| {
         let pieces = w.number("N", 1_000_000)?;
         let bytes = size_in_memory(w, "BYTES")?;
         Ok(ScriptStep::StandardStream { pieces, bytes, every: w.duration("EVERY")? })
@@ -111,7 +113,7 @@ pub(crate) const STEPS: &[StepEntry] = &[
         |w| {
             let status = w
                 .next()?
-                .map(|word| word.parse().map_err(|_| w.mistake(format!("STATUS `{word}` is no number"))));
+                .map(|word| word.parse().map_err(|_| w.mistake(format!("STATUS `{word}` is not a number"))));
             Ok(ScriptStep::RetryNotice { status: status.transpose()? })
         },
     ),
@@ -126,33 +128,28 @@ pub(crate) const STEPS: &[StepEntry] = &[
         Ok(ScriptStep::MaxTurns)
     }),
     row("delay", "delay TIME", "do nothing for TIME", |w| Ok(ScriptStep::Delay(w.duration("TIME")?))),
-    row("hang", "hang", "do nothing, for ever; as the first step: before the first byte", |_| {
+    row("hang", "hang", "do nothing forever; as the first step: before the first byte", |_| {
         Ok(ScriptStep::Hang)
     }),
-    row("exit", "exit CODE", "end at once with CODE; no result unless one was given", |w| {
+    row("exit", "exit CODE", "exit immediately with CODE; no result unless one was printed", |w| {
         Ok(ScriptStep::Exit(u8::try_from(w.number("CODE", 255)?).unwrap_or(u8::MAX)))
     }),
-    row("signal", "signal NAME|NUMBER", "die of a signal, even one that was ignored", |w| {
+    row("signal", "signal NAME|NUMBER", "terminate by a signal, even an ignored one", |w| {
         Ok(ScriptStep::Signal(signal(w)?))
     }),
-    row("cut", "cut", "end at once with code 0 and no result", |_| Ok(ScriptStep::Cut)),
-    row("raw", "raw TEXT", "print TEXT as a line of its own", |w| Ok(ScriptStep::Raw(w.text()))),
-    row(
-        "garbage",
-        "garbage json|utf8|nul|event|line SIZE|unended SIZE",
-        "print what no parser likes",
-        garbage,
-    ),
+    row("cut", "cut", "exit immediately with code 0 and no result", |_| Ok(ScriptStep::Cut)),
+    row("raw", "raw TEXT", "print TEXT as a separate line", |w| Ok(ScriptStep::Raw(w.text()))),
+    row("garbage", "garbage json|utf8|nul|event|line SIZE|unended SIZE", "print malformed output", garbage),
     row("flood", "flood stdout|stderr|events SIZE", "print SIZE of noise lines, or of valid events", flood),
-    row("close", "close stdin|stdout|stderr", "close a stream and live on", |w| {
+    row("close", "close stdin|stdout|stderr", "close a stream and keep running", |w| {
         Ok(ScriptStep::Close(match w.word("stream")?.as_str() {
             "stdin" => StandardStream::Stdin,
             "stdout" => StandardStream::Stdout,
             "stderr" => StandardStream::Stderr,
-            other => return Err(w.mistake(format!("stream `{other}` is not known"))),
+            other => return Err(w.mistake(format!("unknown stream `{other}`"))),
         }))
     }),
-    row("ignore", "ignore SIGNAL…", "ignore signals from now on, TERM for example", ignore),
+    row("ignore", "ignore SIGNAL…", "ignore signals from now on, such as TERM", ignore),
     row("pidfile", "pidfile PATH", "descendants started from now on append their pid to PATH", |w| {
         Ok(ScriptStep::PidFile(w.path("PATH")?))
     }),
@@ -160,32 +157,34 @@ pub(crate) const STEPS: &[StepEntry] = &[
     row(
         "fork-bomb",
         "fork-bomb N [for TIME]",
-        "N processes that replace themselves every 5 ms, for 5s",
+        "start N processes that replace themselves every 5 ms, for 5s",
         |w| {
             let width = w.number("N", 256)?;
             let life = match w.next()?.as_deref() {
                 None => Duration::from_secs(5),
                 Some("for") => w.duration("TIME")?,
-                Some(other) => return Err(w.mistake(format!("`{other}` is not known"))),
+                Some(other) => return Err(w.mistake(format!("unknown option `{other}`"))),
             };
             if life > Duration::from_mins(1) {
-                return Err(w.mistake("TIME is more than 60s"));
+                return Err(w.mistake("TIME must be at most 60s"));
             }
             Ok(ScriptStep::ForkBomb { width, life })
         },
     ),
-    row("write", "write PATH TEXT", "write a file, seen as a use of the tool `Write`", |w| {
+    row("write", "write PATH TEXT", "write a file, reported as a use of the tool `Write`", |w| {
         Ok(ScriptStep::Write { path: w.path("PATH")?, text: w.text() })
     }),
-    row("env", "env [NAME]", "say what an environment variable is, or all of them", |w| {
+    row("env", "env [NAME]", "print an environment variable, or all of them", |w| {
         Ok(ScriptStep::Env(w.next()?))
     }),
-    row("args", "args", "say the command line, as a JSON array", |_| Ok(ScriptStep::Args)),
-    row("cwd", "cwd", "say the working directory", |_| Ok(ScriptStep::Cwd)),
-    row("fds", "fds", "say the open file descriptors and what they are", |_| Ok(ScriptStep::Fds)),
-    row("stdin-bytes", "stdin-bytes", "say how many bytes the prompt had", |_| Ok(ScriptStep::StdinBytes)),
+    row("args", "args", "print the command line as a JSON array", |_| Ok(ScriptStep::Args)),
+    row("cwd", "cwd", "print the working directory", |_| Ok(ScriptStep::Cwd)),
+    row("fds", "fds", "print the open file descriptors and their targets", |_| Ok(ScriptStep::Fds)),
+    row("stdin-bytes", "stdin-bytes", "print the size of the prompt in bytes", |_| {
+        Ok(ScriptStep::StdinBytes)
+    }),
     row("burn", "burn TIME", "use TIME of CPU", |w| Ok(ScriptStep::Burn(w.duration("TIME")?))),
-    row("alloc", "alloc SIZE", "use SIZE of memory until the end", |w| {
+    row("alloc", "alloc SIZE", "use SIZE of memory until the exit", |w| {
         Ok(ScriptStep::Alloc(size_in_memory(w, "SIZE")?))
     }),
 ];
@@ -230,12 +229,12 @@ fn parse_line(line: &str, number: usize) -> Result<ScriptStep, Mistake> {
 }
 
 fn parse_step(words: &mut Words) -> Result<ScriptStep, Mistake> {
-    let all = "`rehearsal --help` lists the steps";
+    let all = "list the steps with `rehearsal --help`";
     let Some(name) = words.next()? else {
         return Err(Mistake::new(format!("no step after `{DIRECTIVE}`"), all));
     };
     let Some(entry) = STEPS.iter().find(|entry| entry.name == name) else {
-        return Err(Mistake::new(format!("step `{name}` is not known"), all));
+        return Err(Mistake::new(format!("unknown step `{name}`"), all));
     };
     words.expect_usage(entry.usage);
     let step = (entry.parse)(words)
@@ -261,7 +260,7 @@ fn tool(words: &mut Words, failed: bool) -> Result<ScriptStep, Mistake> {
 fn background(words: &mut Words) -> Result<ScriptStep, Mistake> {
     let word = words.word("change")?;
     let Some(change) = TaskChange::parse(&word) else {
-        return Err(words.mistake(format!("change `{word}` is not known")));
+        return Err(words.mistake(format!("unknown change `{word}`")));
     };
     Ok(ScriptStep::Background { change, task: words.some_text("TASK")? })
 }
@@ -270,7 +269,7 @@ fn fail(words: &mut Words) -> Result<ScriptStep, Mistake> {
     let word = words.word("KIND")?;
     let Some(kind) = ScriptedFailureKind::parse(&word) else {
         let known = ScriptedFailureKind::ALL.map(ScriptedFailureKind::name).join(", ");
-        return Err(Mistake::new(format!("KIND `{word}` is not known"), format!("it is one of {known}")));
+        return Err(Mistake::new(format!("unknown KIND `{word}`"), format!("use one of {known}")));
     };
     let text = words.text();
     Ok(ScriptStep::Fail(ScriptedFailure { kind, text: (!text.is_empty()).then_some(text) }))
@@ -284,7 +283,7 @@ fn garbage(words: &mut Words) -> Result<ScriptStep, Mistake> {
         "event" => Garbage::Event,
         "line" => Garbage::Line(words.size("SIZE")?),
         "unended" => Garbage::Unended(words.size("SIZE")?),
-        other => return Err(words.mistake(format!("kind `{other}` is not known"))),
+        other => return Err(words.mistake(format!("unknown kind `{other}`"))),
     }))
 }
 
@@ -293,7 +292,7 @@ fn flood(words: &mut Words) -> Result<ScriptStep, Mistake> {
         "stdout" => FloodTarget::Noise(StandardStream::Stdout),
         "stderr" => FloodTarget::Noise(StandardStream::Stderr),
         "events" => FloodTarget::Events,
-        other => return Err(words.mistake(format!("target `{other}` is not known"))),
+        other => return Err(words.mistake(format!("unknown target `{other}`"))),
     };
     Ok(ScriptStep::Flood { target, bytes: words.size("SIZE")? })
 }
@@ -314,16 +313,15 @@ fn signal(words: &mut Words) -> Result<Signal, Mistake> {
     let word = words.word("signal")?;
     Signal::parse(&word).ok_or_else(|| {
         Mistake::new(
-            format!("signal `{word}` is not known"),
-            format!("it is a number or one of {}", Signal::names()),
+            format!("unknown signal `{word}`"),
+            format!("use a number or one of {}", Signal::names()),
         )
     })
 }
 
 fn spawn(words: &mut Words) -> Result<ScriptStep, Mistake> {
     let word = words.word("kind")?;
-    let kinship =
-        Kinship::parse(&word).ok_or_else(|| words.mistake(format!("kind `{word}` is not known")))?;
+    let kinship = Kinship::parse(&word).ok_or_else(|| words.mistake(format!("unknown kind `{word}`")))?;
     let mut offspring = Offspring::new(kinship);
     while let Some(option) = words.next()? {
         match option.as_str() {
@@ -336,8 +334,8 @@ fn spawn(words: &mut Words) -> Result<ScriptStep, Mistake> {
                 Some(path) if !path.is_empty() => offspring.pid_file = Some(PathBuf::from(path)),
                 _ => {
                     return Err(Mistake::new(
-                        format!("option `{other}` is not known"),
-                        "options are ignore-term, keep-stdout, no-stdout, clear-env, for TIME, pid=PATH",
+                        format!("unknown option `{other}`"),
+                        "use ignore-term, keep-stdout, no-stdout, clear-env, for TIME or pid=PATH",
                     ));
                 }
             },
@@ -348,7 +346,7 @@ fn spawn(words: &mut Words) -> Result<ScriptStep, Mistake> {
 
 fn size_in_memory(words: &mut Words, what: &str) -> Result<usize, Mistake> {
     let size = words.size(what)?;
-    usize::try_from(size).map_err(|_| words.mistake(format!("{what} is more than this machine can address")))
+    usize::try_from(size).map_err(|_| words.mistake(format!("{what} exceeds the address space")))
 }
 
 #[cfg(test)]
@@ -411,8 +409,8 @@ mod tests {
     fn script_error_names_line_step_and_usage() {
         let found = parse_file("say hi\nexit 300\n").unwrap_err();
         assert_eq!(found.what, "line 2: step `exit`: CODE `300` is not a number from 0 to 255");
-        assert_eq!(found.hint, "the step is written `exit CODE`");
-        assert_eq!(mistake("slep 1s").what, "line 1: step `slep` is not known");
+        assert_eq!(found.hint, "write `exit CODE`");
+        assert_eq!(mistake("slep 1s").what, "line 1: unknown step `slep`");
         assert_eq!(mistake("").what, "line 1: no step after `@rehearse`");
     }
 

@@ -1,4 +1,4 @@
-//! Signals: names, ignoring, and dying by one.
+//! Signals: parses their names, ignores them, and terminates this process by one.
 
 use std::io;
 

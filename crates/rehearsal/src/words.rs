@@ -26,7 +26,7 @@ impl<'a> Words<'a> {
 
     /// Creates a mistake in this step.
     pub(crate) fn mistake(&self, what: impl Into<String>) -> Mistake {
-        Mistake::new(what, format!("the step is written `{}`", self.usage))
+        Mistake::new(what, format!("write `{}`", self.usage))
     }
 
     /// Returns the next word, if there is one.
@@ -99,7 +99,7 @@ impl<'a> Words<'a> {
 
     /// Rejects remaining words.
     pub(crate) fn end(&self) -> Result<(), Mistake> {
-        if self.rest.is_empty() { Ok(()) } else { Err(self.mistake(format!("`{}` is too much", self.rest))) }
+        if self.rest.is_empty() { Ok(()) } else { Err(self.mistake(format!("unexpected `{}`", self.rest))) }
     }
 }
 
@@ -147,6 +147,6 @@ mod tests {
     fn trailing_words_are_rejected() {
         let mut words = Words::new("5 more");
         assert_eq!(words.number("N", 9), Ok(5));
-        assert_eq!(words.end().unwrap_err().what, "`more` is too much");
+        assert_eq!(words.end().unwrap_err().what, "unexpected `more`");
     }
 }

@@ -165,6 +165,26 @@ pub fn redactions_note(redactions: usize) -> String {
     format!("{redactions} {was} taken out of the prompt before it was kept or passed on")
 }
 
+/// The maximum number of prefixes in a list of ids.
+const MAX_LISTED_IDS: usize = 5;
+
+/// Returns the length of the shortest unique prefixes of these job ids. Ids start with a timestamp, so jobs of one moment need more.
+pub fn unique_prefix_length(mut ids: Vec<&str>) -> usize {
+    const MIN_LENGTH: usize = 13;
+    ids.sort_unstable();
+    let shared = |pair: &[&str]| pair[0].bytes().zip(pair[1].bytes()).take_while(|(a, b)| a == b).count();
+    ids.windows(2).map(|pair| shared(pair) + 1).max().unwrap_or(0).max(MIN_LENGTH)
+}
+
+/// Lists the first of these job ids by unique prefixes.
+pub fn list_id_prefixes(ids: &[String]) -> String {
+    let length = unique_prefix_length(ids.iter().map(String::as_str).collect());
+    let shown: Vec<String> =
+        ids.iter().take(MAX_LISTED_IDS).map(|id| id.chars().take(length).collect()).collect();
+    let others = if ids.len() > MAX_LISTED_IDS { " and others" } else { "" };
+    format!("{}{others}", shown.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,5 +256,12 @@ mod tests {
             [0, 1, 2].map(|turns| format_count(turns, "turn", "turns")),
             ["0 turns", "1 turn", "2 turns"]
         );
+    }
+
+    #[test]
+    fn ids_are_listed_by_unique_prefixes() {
+        let ids = |count: u32| (0..count).map(|n| format!("01a1dde2-0000-700{n}-8000")).collect::<Vec<_>>();
+        assert_eq!(list_id_prefixes(&ids(2)), "01a1dde2-0000-7000, 01a1dde2-0000-7001");
+        assert!(list_id_prefixes(&ids(6)).ends_with(", 01a1dde2-0000-7004 and others"));
     }
 }

@@ -60,9 +60,9 @@ fn print_submitted(args: &CallArgs, job: &SubmitReply) -> Result<ExitCode, Comma
     } else {
         output::line(&job.job_id);
         output::aside(&format!("status: {}", job.status_file.display()));
-        output::aside(&format!("output: {}", job.output_file.display()));
-        output::aside(&format!("error: {}", job.error_file.display()));
-        output::aside(&format!("answer: {}", job.result_file.display()));
+        output::aside(&format!("stdout: {}", job.output_file.display()));
+        output::aside(&format!("stderr: {}", job.error_file.display()));
+        output::aside(&format!("result: {}", job.result_file.display()));
         output::aside(&format!("follow with `switchboard logs -f {}`", job.job_id));
     }
     check_job_output(&job.job_id)?;

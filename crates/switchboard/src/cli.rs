@@ -53,7 +53,7 @@ pub enum Command {
     Stats(Statistics),
     /// Open the web dashboard
     Open(OpenPage),
-    /// List installed agents
+    /// List the supported agents and whether each is ready
     Agents(Checkup),
     /// Check installed agents and the sandbox, and suggest fixes
     Doctor(Checkup),
@@ -107,7 +107,7 @@ pub struct CallArgs {
     pub go_on: bool,
     /// Read-only: the agent cannot change anything; claude and gemini get no shell
     ///
-    /// Conflicts with the policies workspace and restricted. `--policy observe` is read-only, too, but leaves claude and gemini a shell.
+    /// Conflicts with the policies workspace and restricted. `--policy observe` is also read-only, but claude and gemini keep their shell.
     #[arg(long)]
     pub observe: bool,
     /// Sandbox policy: off, workspace, observe, restricted, sealed [default: workspace]
@@ -130,24 +130,24 @@ pub struct CallArgs {
     #[arg(long)]
     pub require: bool,
     /// Maximum number of model turns
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_positive, allow_hyphen_values = true)]
     pub max_turns: Option<u32>,
     /// Total time limit, such as 90s, 10m or 1h [default: `limits.timeout`]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub timeout: Option<Duration>,
     /// Idle timeout: max time without output [default: `limits.idle`, else none]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub idle: Option<Duration>,
     /// Startup timeout: max time until the first output [default: `limits.start`]
     ///
     /// If neither is set, the idle timeout applies.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub start: Option<Duration>,
     /// Task name, for lists and --continue [default: the working directory]
     #[arg(long, value_name = "NAME")]
     pub task: Option<String>,
     /// Stop waiting after this long; the job keeps running
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub wait: Option<Duration>,
     /// Print the job id and its file paths, and return immediately
     #[arg(long, conflicts_with = "wait")]
@@ -270,7 +270,7 @@ pub struct Wait {
     #[arg(long)]
     pub any: bool,
     /// Stop waiting after this long
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub timeout: Option<Duration>,
     /// Print the results as a JSON array
     #[arg(long)]
@@ -303,7 +303,7 @@ pub struct Retry {
 #[derive(Debug, Args)]
 pub struct Statistics {
     /// Only jobs submitted within this time, such as 7d or 24h
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub since: Option<Duration>,
     /// Print the statistics as JSON
     #[arg(long)]
@@ -423,6 +423,15 @@ where
     T: FromStr<Err = BadName> + Clone + Send + Sync + 'static,
 {
     PossibleValuesParser::new(words.iter().copied()).try_map(|word| word.parse())
+}
+
+/// Parses a number greater than zero.
+fn parse_positive(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Err("must be greater than 0".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("must be a whole number greater than 0".to_owned()),
+    }
 }
 
 fn state() -> impl TypedValueParser<Value = StateName> {

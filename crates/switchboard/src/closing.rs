@@ -79,8 +79,8 @@ impl ClosingLines {
             }
             TreeEnd::ProvenEmpty | TreeEnd::SweptByIdentity => None,
         };
-        let killed = calls::left_running_note(report.descendants_ended.into());
-        let sandbox = report.sandbox.as_ref().map(Sandbox::from);
+        let killed = calls::killed_processes_note(report.descendants_ended.into(), &report.end);
+        let sandbox = report.sandbox.as_ref().map(|report| Sandbox::from(report).for_call(call));
         let lowered = sandbox
             .as_ref()
             .and_then(|sandbox| calls::ceiling_note(call.requested_preset(), &sandbox.policy));
@@ -173,8 +173,7 @@ impl ClosingLines {
 
 /// Formats the error of a job: its message and the documented kind.
 pub fn describe_problem(error: &Problem) -> String {
-    let message = strip_control(&error.message);
-    if message == error.kind { message } else { format!("{message} ({})", error.kind) }
+    format!("{} ({})", strip_control(&error.message), error.kind)
 }
 
 /// Returns whether the reason of a failure already lists the items of a note, as in `2 background tasks did not complete: …`.

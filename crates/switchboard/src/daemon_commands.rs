@@ -44,7 +44,7 @@ pub fn status(args: &cli::Look) -> Result<ExitCode, CommandFailure> {
             } else if find_enclosing_run(&environment).is_some() {
                 "no daemon is running, and none can be started inside a call"
             } else {
-                "no daemon is running; the next call starts one"
+                "no daemon is running; the next command starts one"
             };
             output::line(message);
             return Ok(ExitCode::FAILURE);
@@ -83,7 +83,7 @@ pub fn serve_in_background(args: &cli::Serve) -> Result<ExitCode, CommandFailure
         connection => connection?,
     };
     let pid = connection.process.as_raw_pid();
-    output::line(&format!("the daemon runs (pid {pid}, version {})", protocol::VERSION));
+    output::line(&format!("the daemon is running (pid {pid}, version {})", protocol::VERSION));
     if let JobReply::Status(DaemonStatus { http: Some(http), .. }) =
         protocol::exchange(&mut connection, &DaemonRequest::Status, |_| {})?
     {
@@ -109,7 +109,7 @@ fn print_status(status: &DaemonStatus) {
         DaemonPhase::Stopping => "; it is stopping",
     };
     output::line(&format!(
-        "the daemon runs (pid {}, version {}), up for {uptime}{phase}",
+        "the daemon is running (pid {}, version {}), up for {uptime}{phase}",
         status.pid, status.version
     ));
     output::line(&format!("jobs: {} running, {} queued", status.running, status.queued));
@@ -208,7 +208,7 @@ fn wait_for_exit(process: &OwnedFd, pid: Pid) -> Result<ExitCode, CommandFailure
     if exited.map_err(|errno| broken(errno.into()))? == 0 {
         return Err(StopError::StillRunning { pid: pid.as_raw_pid() }.into());
     }
-    output::line(&format!("the daemon (pid {}) has ended", pid.as_raw_pid()));
+    output::line(&format!("stopped the daemon (pid {})", pid.as_raw_pid()));
     Ok(ExitCode::SUCCESS)
 }
 

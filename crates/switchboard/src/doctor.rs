@@ -103,9 +103,12 @@ struct DoctorJson<'a> {
 fn print_sandbox(sandbox: &Result<ProvenSandbox, Finding>) {
     match sandbox {
         Ok(ProvenSandbox { made_of, namespaces, counts_processes, proof, .. }) => {
-            let stopped = proof.escapes.iter().filter(|escape| escape.stopped).count();
+            let (attempts, blocked) =
+                (proof.escapes.len(), proof.escapes.iter().filter(|escape| escape.stopped).count());
             let enforced = if *namespaces { "enforced" } else { "partly enforced" };
-            output::line(&format!("sandbox: {enforced} by {made_of}; {stopped} escape attempts blocked"));
+            output::line(&format!(
+                "sandbox: {enforced} by {made_of}; self-test: {blocked} of {attempts} escape attempts blocked"
+            ));
             if !namespaces {
                 print_finding(&note(
                     "without namespaces, protected paths are writable, and sockets and other processes are visible",
@@ -139,7 +142,7 @@ fn print_agents(checkup: &DoctorReport) {
         checkup.findings.iter().for_each(print_finding);
     }
     if !checkup.any_ready() {
-        output::line("\nno agent is ready; `switchboard call rehearsal` works without any");
+        output::line("\nno agent is ready; `switchboard call rehearsal` needs none");
     }
 }
 

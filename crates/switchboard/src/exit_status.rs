@@ -49,7 +49,7 @@ impl ExitStatus {
             Self::Cancelled => "cancelled",
             Self::NotInstalled => "the agent is not installed (setup: the host is not installed)",
             Self::DaemonRunning => "a daemon is already running (serve)",
-            Self::StillRunning => "still running: the wait was over, or you detached",
+            Self::StillRunning => "still running: `--wait` expired, or you detached",
             Self::NotConfined => "the sandbox cannot enforce the policy",
             Self::BadDirectory => "the working directory does not exist or cannot be used",
             Self::NotWritten => "the disk is full, or the state directory or stdout is not writable",

@@ -12,7 +12,7 @@ use protocol::{
 };
 
 use render::duration::format_millis;
-use render::text::{format_dollars, strip_control};
+use render::text::{format_dollars, strip_control, unique_prefix_length};
 use render::tool_lines::Timing;
 
 use crate::client::{self, JobReply};
@@ -58,7 +58,7 @@ fn print_jobs(jobs: &[JobListEntry], total: u64) {
     if jobs.is_empty() {
         return output::line("no jobs");
     }
-    let id_length = unique_prefix_length(jobs);
+    let id_length = unique_prefix_length(jobs.iter().map(|job| job.job_id.as_str()).collect());
     let row = |job: &JobListEntry| {
         vec![
             job.job_id.chars().take(id_length).collect(),
@@ -85,15 +85,6 @@ fn print_jobs(jobs: &[JobListEntry], total: u64) {
     if total > jobs.len() as u64 {
         output::aside(&format!("{} of {total}; `--limit` shows more", jobs.len()));
     }
-}
-
-/// Returns the length of the shortest unique prefixes of these job ids. Ids start with a timestamp, so jobs of one moment need more.
-fn unique_prefix_length(jobs: &[JobListEntry]) -> usize {
-    const MIN_LENGTH: usize = 13;
-    let mut ids: Vec<&str> = jobs.iter().map(|job| job.job_id.as_str()).collect();
-    ids.sort_unstable();
-    let shared = |pair: &[&str]| pair[0].bytes().zip(pair[1].bytes()).take_while(|(a, b)| a == b).count();
-    ids.windows(2).map(|pair| shared(pair) + 1).max().unwrap_or(0).max(MIN_LENGTH)
 }
 
 fn format_time(millis: u64) -> String {
@@ -127,12 +118,22 @@ fn print_answer(answer: &Answer) {
     if let Some(model) = &answer.model {
         line("model", model);
     }
-    line("task", &answer.task_name);
+    if let Some(directory) = &answer.cwd {
+        line("directory", directory);
+    }
+    // Without a name, the task is the directory.
+    if answer.cwd.as_ref() != Some(&answer.task_name) {
+        line("task", &answer.task_name);
+    }
     if let Some(waiting) = &answer.waiting {
         // Starts with the state: `queued: …`, `waiting for …`, `paused until …`.
         output::line(&strip_control(waiting));
     }
-    line("took", &format_millis(answer.duration_ms));
+    match answer.status {
+        JobStatus::Running => output::line(&format!("running for {}", format_millis(answer.duration_ms))),
+        status if status.is_final() => line("took", &format_millis(answer.duration_ms)),
+        _ => {}
+    }
     if let Some(turns) = answer.num_turns {
         line("turns", &turns.to_string());
     }
@@ -148,9 +149,12 @@ fn print_answer(answer: &Answer) {
     if let Some(sandbox) = &answer.sandbox {
         output::line(&strip_control(&sandbox.told()));
     }
-    line("output", &answer.output_file);
+    line("stdout", &answer.output_file);
     if let Some(file) = &answer.error_file {
-        line("error", file);
+        line("stderr", file);
+    }
+    if let Some(file) = &answer.result_file {
+        line("result", file);
     }
     if let Some(error) = &answer.error {
         line("because", &describe_problem(error));

@@ -208,6 +208,6 @@ pub fn describe_login(agent: &AgentCheck) -> &'static str {
         Login::ByVariable => ", key in the environment",
         Login::ByFile | Login::Reported => ", logged in",
         Login::LoggedOut => "",
-        Login::Unknown => ", login unknown",
+        Login::Unknown => " (login not checked)",
     }
 }

@@ -15,7 +15,7 @@ use crate::failure::CommandFailure;
 use crate::{cli, output, style};
 
 /// The columns that are dropped on a narrow terminal, in this args.
-const OPTIONAL_COLUMNS: [&str; 4] = ["P95", "P50", "READ", "WRITTEN"];
+const OPTIONAL_COLUMNS: [&str; 4] = ["P95", "P50", "TOKENS IN", "TOKENS OUT"];
 /// The width of the longest bar.
 const BAR_WIDTH: usize = 40;
 
@@ -70,8 +70,18 @@ fn print_stats(stats: &JobStats) {
 
 /// Formats the table. A narrow terminal shows fewer columns; `--json` has all figures.
 fn table(lines: &[DailyStats], width: Option<usize>) -> Vec<String> {
-    let heads =
-        ["DAY (UTC)", "AGENT", "MODEL", "CALLS", "COMPLETED", "P50", "P95", "READ", "WRITTEN", "COST"];
+    let heads = [
+        "DAY (UTC)",
+        "AGENT",
+        "MODEL",
+        "CALLS",
+        "COMPLETED",
+        "P50",
+        "P95",
+        "TOKENS IN",
+        "TOKENS OUT",
+        "COST",
+    ];
     let (heads, rows) =
         style::drop_columns(&heads, lines.iter().map(row).collect(), &OPTIONAL_COLUMNS, width);
     style::table(&heads, &rows, width)

@@ -73,7 +73,7 @@ fn leftover_processes_are_killed_and_counted() {
     let home = tempfile::tempdir().unwrap();
     let output = call(&home, &["@rehearse spawn daemon\n@rehearse spawn setsid\n@rehearse answer done"]);
     assert!(
-        stderr(&output).contains("note: 2 processes that the agent left running were ended"),
+        stderr(&output).contains("note: 2 processes that the agent left running were killed"),
         "{output:?}"
     );
 }

@@ -178,7 +178,7 @@ fn requested_option(spec: &CallSpec, error: &PolicyError) -> &'static str {
     match error {
         PolicyError::Host(_) => "network",
         PolicyError::HiddenWorkspace { directory, .. }
-        | PolicyError::TooMuch { directory }
+        | PolicyError::TooMuch { directory, .. }
         | PolicyError::AboveOwnFiles { directory, .. }
             if *directory == spec.cwd =>
         {

@@ -116,7 +116,7 @@ pub enum LaunchError {
         id: SessionId,
     },
     /// An invalid limit.
-    #[error("`{option}` cannot be {value}")]
+    #[error("`{option}` must be greater than 0, not {value}")]
     BadLimit {
         /// The option.
         option: &'static str,
@@ -183,7 +183,7 @@ pub enum LaunchError {
         reason: &'static str,
     },
     /// An agent without network access cannot reach its vendor.
-    #[error("{agent} cannot work with network `none`: it has to reach its vendor")]
+    #[error("{agent} cannot work with network `none`: it must reach its vendor's API")]
     NoNetwork {
         /// The agent.
         agent: AgentKind,
@@ -226,7 +226,7 @@ impl LaunchError {
             Self::NotReadOnly { .. } => "remove the tool, or use mode `execute`".to_owned(),
             Self::BadTool { .. } => "use a name such as `Read` or a rule such as `Bash(git *)`".to_owned(),
             Self::SessionNotUuid { .. } => "pass the session_id of an earlier result".to_owned(),
-            Self::BadLimit { .. } => "use a number above zero, or omit it".to_owned(),
+            Self::BadLimit { .. } => "pass a greater number, or omit it".to_owned(),
             Self::BadSchema { .. } => "pass a JSON Schema such as {\"type\":\"object\"}".to_owned(),
             Self::ValueTooLong { .. } => "shorten it".to_owned(),
             Self::NulInValue { .. } => "remove the NUL; only the prompt may contain one".to_owned(),

@@ -69,6 +69,10 @@ impl Run {
             model: Some("asked-for"),
             has_schema: self.has_schema,
             totals_before: self.totals_before,
+            limits: Some(&model::Limits {
+                wall: Some(std::time::Duration::from_secs(2)),
+                ..model::Limits::default()
+            }),
         })
     }
 
@@ -134,7 +138,7 @@ fn empty_stdout_fails_with_stderr_message() {
     let run = Run { stderr: "TypeError: boom\n", code: 1, ..Run::of(AgentKind::Claude, "") };
     assert_eq!(
         run.failure(),
-        (FailureKind::EmptyOutput, "exit code 1, nothing on stdout: TypeError: boom".to_owned())
+        (FailureKind::EmptyOutput, "exit code 1 without output on stdout: TypeError: boom".to_owned())
     );
     assert_eq!(Run::of(AgentKind::Codex, "").failure().0, FailureKind::EmptyOutput);
 }

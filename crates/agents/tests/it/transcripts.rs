@@ -99,6 +99,7 @@ fn judged(agent: AgentKind, summary: &Summary, report: &RunReport, stderr: &str,
         model: asked.model.as_deref(),
         has_schema: asked.has_schema,
         totals_before: None,
+        limits: None,
     })
 }
 

@@ -84,7 +84,10 @@ fn timeout_reports_repeated_rate_limit(cli: &Pinned) {
         let done = harness.place_with(&api, &spec, retrying).await.end(None).await;
         assert_eq!(*done.failed(), FailureKind::Deadline { which: Deadline::Wall }, "{done}");
         let message = &done.outcome.failure().unwrap().message;
-        assert!(message.starts_with("wall deadline; before that: "), "{done}");
+        assert!(
+            message.starts_with("the time limit of ") && message.contains(" expired; before that: "),
+            "{done}"
+        );
         assert!(message.ends_with("(HTTP 429)"), "{done}");
     });
 }

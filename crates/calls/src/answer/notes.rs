@@ -1,24 +1,31 @@
 //! Notes about a job: facts that neither its state nor its output shows.
 
-use model::Outcome;
+use model::{End, Outcome};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::Processes;
 
 /// Returns the notes about an ended run.
 pub(super) fn run_notes(outcome: &Outcome, metadata: Option<&Value>) -> Vec<String> {
-    let left_running = metadata.and_then(left_running).unwrap_or_default();
     let mut notes = outcome.notes();
-    notes.extend(left_running_note(left_running));
+    notes.extend(metadata.and_then(|metadata| {
+        let killed = metadata.pointer("/report/descendants_ended")?.as_u64()?;
+        let end = End::deserialize(metadata.pointer("/report/end")?).ok()?;
+        killed_processes_note(killed, &end)
+    }));
     notes
 }
 
-/// Returns a note about the processes that an agent left running.
-pub fn left_running_note(number: u64) -> Option<String> {
-    match number {
-        0 => None,
-        1 => Some("1 process that the agent left running was ended".to_owned()),
-        number => Some(format!("{number} processes that the agent left running were ended")),
+/// Returns a note about the processes, besides the agent's, that were killed when a run ended. Only an agent that exited by itself has left
+/// them running.
+pub fn killed_processes_note(number: u64, end: &End) -> Option<String> {
+    match (number, end) {
+        (0, _) => None,
+        (1, End::Exited) => Some("1 process that the agent left running was killed".to_owned()),
+        (number, End::Exited) => Some(format!("{number} processes that the agent left running were killed")),
+        (1, _) => Some("1 other process of the agent was killed".to_owned()),
+        (number, _) => Some(format!("{number} other processes of the agent were killed")),
     }
 }
 
@@ -51,11 +58,6 @@ pub(super) fn unverified_end(processes: Option<Processes>) -> Option<String> {
     let note = "a supervisor was killed: its processes were searched for and killed, but without a PID namespace or a cgroup, one that \
                 cleared its environment and started its own session cannot be found";
     (processes == Some(Processes::NoneFound)).then(|| note.to_owned())
-}
-
-/// Returns the number of processes that an agent left running.
-fn left_running(metadata: &Value) -> Option<u64> {
-    metadata.pointer("/report/descendants_ended")?.as_u64()
 }
 
 #[cfg(test)]

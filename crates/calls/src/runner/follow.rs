@@ -43,6 +43,7 @@ impl JobRunner<'_> {
             model: current.record.model.as_deref(),
             has_schema: self.job.order.call.output_schema.is_some(),
             before: current.record.before,
+            limits: &self.job.order.call.limits,
         });
         Ok((outcome, end.report))
     }

@@ -111,12 +111,12 @@ fn process_that_the_agent_leaves_running_is_noted() {
         let service = harness.open().await;
         let answer = answered(&service, harness.request("spawn setsid\nanswer up and running")).await;
         assert_eq!(answer.status, JobStatus::Completed);
-        assert_eq!(answer.note.as_deref(), Some("1 process that the agent left running was ended"));
+        assert_eq!(answer.note.as_deref(), Some("1 process that the agent left running was killed"));
         let mut hanging = harness.request("spawn setsid\nspawn daemon\nhang");
         hanging.call.limits.wall = Some(Duration::from_secs(2));
         let answer = answered(&service, hanging).await;
         assert_eq!(answer.status, JobStatus::Timeout);
-        assert_eq!(answer.note.as_deref(), Some("2 processes that the agent left running were ended"));
+        assert_eq!(answer.note.as_deref(), Some("2 other processes of the agent were killed"));
         close(&service).await;
     });
 }

@@ -115,7 +115,7 @@ impl Voice for CodexVoice {
         self.command(tool, &end, out);
     }
 
-    /// Prints a delta. `exec --json` has none; each is a message of its own.
+    /// Prints a delta. `exec --json` has none; each is a separate message.
     fn piece(&mut self, text: &str, out: &mut String) {
         self.text_item("agent_message", text, out);
     }

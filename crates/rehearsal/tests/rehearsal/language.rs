@@ -69,7 +69,7 @@ fn invalid_step_is_rejected_before_the_first_event() {
     assert_eq!((played.code(), played.stdout.len()), (2, 0));
     assert_eq!(
         played.stderr,
-        "error: line 2: step `slep` is not known\nhint: `rehearsal --help` lists the steps\n"
+        "error: line 2: unknown step `slep`\nhint: list the steps with `rehearsal --help`\n"
     );
 }
 

@@ -12,9 +12,9 @@ use super::settings::EffectiveSettings;
 
 /// Formats the effective settings as TOML, each line with its source. The text is a valid configuration file.
 pub fn as_toml(home: &SwitchboardHome, settings: &EffectiveSettings) -> String {
-    let no_file = if settings.has_file { "" } else { " (there is none)" };
+    let no_file = if settings.has_file { "" } else { " (does not exist)" };
     let mut text = format!(
-        "# this file: {}{no_file}\n# state: {}\n# log: {}\n\n",
+        "# file: {}{no_file}\n# state: {}\n# log: {}\n\n",
         home.config_file().display(),
         home.state().display(),
         home.log_file().display()
@@ -43,7 +43,7 @@ pub fn as_json(home: &SwitchboardHome, settings: &EffectiveSettings) -> serde_js
         "file": home.config_file().to_string_lossy(),
         "file_exists": settings.has_file,
         "state": home.state().to_string_lossy(),
-        "socket_folders": home.socket_directories().iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+        "socket_directories": home.socket_directories().iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
         "log": home.log_file().to_string_lossy(),
         "settings": all.collect::<Vec<_>>(),
     })

@@ -12,6 +12,7 @@ use calls::{
 };
 use dashboard::stats;
 use model::{Job, JobId, JobIdPrefix, Timestamp};
+use render::text::list_id_prefixes;
 use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
 
@@ -211,7 +212,7 @@ async fn find_job(service: &JobService, given: &str) -> Result<Job, HandlerError
             let ids: Vec<String> = ids.iter().map(JobId::to_string).collect();
             Err(invalid(
                 format!("several job ids start with {given}"),
-                format!("pass a longer prefix of one of them: {}", ids.join(", ")),
+                format!("pass a longer prefix: {}", list_id_prefixes(&ids)),
             ))
         }
     }

@@ -135,7 +135,7 @@ fn full_daemon_rejects_hosts_and_serves_commands() {
     host.send("{\"switchboard\":{\"protocol\":2,\"version\":\"9.9.9\",\"role\":\"mcp\",\"pid\":1}}\n");
     let error = host.receive()["switchboard"]["error"].clone();
     assert!(error["hint"].as_str().unwrap().contains("`limits.max_connections`"), "{error}");
-    assert!(stdout(&harness.run(&["status"])).contains("the daemon runs"));
+    assert!(stdout(&harness.run(&["status"])).contains("the daemon is running"));
     assert!(harness.run(&["stop"]).status.success());
     daemon.wait();
 }
@@ -168,5 +168,5 @@ fn connections_beyond_limit_are_rejected() {
     while !harness.run(&["status"]).status.success() {
         std::thread::yield_now();
     }
-    assert!(stdout(&harness.run(&["status"])).contains("the daemon runs"));
+    assert!(stdout(&harness.run(&["status"])).contains("the daemon is running"));
 }

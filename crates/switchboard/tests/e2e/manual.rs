@@ -68,7 +68,7 @@ fn cli_reference_matches_help() {
 #[test]
 fn documented_exit_codes_match_help() {
     let harness = Harness::new();
-    let help = stdout(&harness.run(&["call", "--help"]));
+    let help = stdout(&harness.run(&["call", "--help"])).replace('`', "");
     let (_, table) = help.split_once("Exit codes:\n").unwrap();
     let rows: Vec<String> = table
         .lines()

@@ -106,5 +106,5 @@ fn daemon_serves_only_its_own_user() {
     let socket = std::os::unix::net::UnixStream::connect(holder["socket"].as_str().unwrap()).unwrap();
     assert_eq!(std::io::Read::read(&mut &socket, &mut [0]).unwrap(), 0, "turned away without a word");
     let stopped = other.command(&home, &["stop"]).output().unwrap();
-    assert!(stdout(&stopped).contains("has ended"), "{stopped:?}");
+    assert!(stdout(&stopped).contains("stopped the daemon"), "{stopped:?}");
 }

@@ -78,12 +78,9 @@ fn invalid_parameter_is_named() {
         "{nul}"
     );
     let home = call(json!({ "cwd": "~/" }));
-    assert!(home.starts_with("error in `cwd`: ") && home.contains("contains the home directory"), "{home}");
+    assert!(home.starts_with("error in `cwd`: ") && home.contains("your home directory"), "{home}");
     let hidden = call(json!({ "cwd": person.join(".ssh") }));
     assert!(hidden.starts_with("error in `cwd`: ") && hidden.contains("is hidden from agents"), "{hidden}");
     let added = call(json!({ "add_dirs": [person] }));
-    assert!(
-        added.starts_with("error in `add_dirs`: ") && added.contains("contains the home directory"),
-        "{added}"
-    );
+    assert!(added.starts_with("error in `add_dirs`: ") && added.contains("your home directory"), "{added}");
 }

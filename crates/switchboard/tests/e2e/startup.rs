@@ -141,7 +141,7 @@ fn deep_home_has_its_daemon() {
     let socket = harness.running_daemon().unwrap().socket.unwrap();
     assert!(socket.as_os_str().len() > 200, "{}", socket.display());
     assert!(socket.starts_with(harness.state()), "an agent could see {}", socket.display());
-    assert!(stdout(&harness.run(&["stop"])).contains("has ended"));
+    assert!(stdout(&harness.run(&["stop"])).contains("stopped the daemon"));
 }
 
 #[test]

@@ -36,8 +36,11 @@ fn invalid_calls_are_rejected() {
             (CallSpec { prompt: " \n".into(), ..spec(agent) }, "the prompt is empty"),
             (CallSpec { prompt: long.clone(), ..spec(agent) }, "the prompt has 10485761 bytes"),
             (CallSpec { model: Some("--gpt".into()), ..spec(agent) }, "`--gpt` is not a model name"),
-            (CallSpec { max_turns: Some(0), ..spec(agent) }, "`max_turns` cannot be 0"),
-            (CallSpec { max_budget_usd: Some(f64::NAN), ..spec(agent) }, "`max_budget_usd` cannot be NaN"),
+            (CallSpec { max_turns: Some(0), ..spec(agent) }, "`max_turns` must be greater than 0"),
+            (
+                CallSpec { max_budget_usd: Some(f64::NAN), ..spec(agent) },
+                "`max_budget_usd` must be greater than 0",
+            ),
             (CallSpec { cwd: "w".into(), ..spec(agent) }, "cwd `w` is not an absolute path"),
             (CallSpec { add_dirs: vec!["d".into()], ..spec(agent) }, "directory `d` is not an absolute path"),
             (CallSpec { output_schema: Some("[]".into()), ..spec(agent) }, "the output schema is not"),

@@ -269,7 +269,7 @@ fn listed_hosts_include_the_vendor() {
         let error = launch(&CallSpec { policy, ..spec(agent) }, &at_home()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("{agent} cannot work with network `none`: it has to reach its vendor")
+            format!("{agent} cannot work with network `none`: it must reach its vendor's API")
         );
         assert!(error.hint().contains("--network"), "{}", error.hint());
     }
