@@ -16,7 +16,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use model::RunId;
-use regular_file::WrongFileType;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -300,10 +299,8 @@ impl ConnectorError {
                     .to_owned()
             }
             Self::Spawn { .. } => "check the limits on processes and memory".to_owned(),
-            Self::Prepare(error) => WrongFileType::find(error).map_or_else(
-                || "check the limit on open files and the free disk space".to_owned(),
-                WrongFileType::hint,
-            ),
+            Self::Prepare(error) => regular_file::path_hint(error)
+                .unwrap_or_else(|| "check the limit on open files and the free disk space".to_owned()),
             // The daemon printed its own hint.
             Self::StartFailed { output, .. } if output.contains("hint: ") => String::new(),
             Self::StartFailed { .. } => {
