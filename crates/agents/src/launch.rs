@@ -13,6 +13,7 @@ mod confine;
 mod error;
 mod gemini;
 
+use std::fmt;
 use std::path::Path;
 
 use model::{AgentKind, CallSpec, ExpectedSession, Mode, RunPlan, SessionId, SettingSource, SettingsChoice};
@@ -50,13 +51,22 @@ impl PromptLimit {
         }
     }
 
-    /// Checks a prompt by its size, for callers that no longer have the text.
-    pub fn check(self, agent: AgentKind, bytes: usize, chars: usize) -> Result<(), LaunchError> {
+    /// Checks the size of a prompt.
+    fn check(self, agent: AgentKind, bytes: usize, chars: usize) -> Result<(), LaunchError> {
         let (length, limit, unit) = match self {
             Self::Bytes(limit) => (bytes, limit, "bytes"),
             Self::Chars(limit) => (chars, limit, "characters"),
         };
         if length > limit { Err(LaunchError::PromptTooLong { agent, length, limit, unit }) } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for PromptLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(limit) => write!(f, "{limit} bytes"),
+            Self::Chars(limit) => write!(f, "{limit} characters"),
+        }
     }
 }
 

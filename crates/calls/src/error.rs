@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use agents::LaunchError;
 use agents::doctor::{EscapingLink, NotReady};
 use model::{AgentKind, JobId, StateName};
-use regular_file::WrongFileType;
+use regular_file::path_hint;
 use store::StoreError;
 
 use crate::identity::DamagedIdentity;
@@ -146,8 +146,8 @@ fn state_hint(state: &Path, source: &io::Error) -> String {
     if let Some(damaged) = damaged {
         return damaged.hint();
     }
-    if let Some(replaced) = WrongFileType::find(source) {
-        return replaced.hint();
+    if let Some(hint) = path_hint(source) {
+        return hint;
     }
     if !state.exists() {
         return format!(
@@ -194,7 +194,8 @@ impl CallError {
                 format!("check whether it has ended; then {}", source.hint())
             }
             Self::Store(error) => error.hint().to_owned(),
-            Self::Files { .. } => "check that the directory of the job still exists".to_owned(),
+            Self::Files { source, .. } => path_hint(source)
+                .unwrap_or_else(|| "check that the directory of the job still exists".to_owned()),
             Self::Copied { directory } => {
                 format!(
                     "if this is the copy, remove {}: it gets an identity of its own",

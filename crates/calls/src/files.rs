@@ -18,7 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 use model::{Job, JobId, StateName, Timestamp};
-use regular_file::{create_regular, open_regular, read_regular};
+use regular_file::{create_regular, name_culprit, open_regular, read_regular};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -310,7 +310,8 @@ pub(crate) fn replace_durably(directory: &Path, name: &str, content: &impl Seria
     let mut file = create_regular(&next)?;
     file.write_all(&serde_json::to_vec(content)?)?;
     file.sync_all()?;
-    fs::rename(next, directory.join(name))?;
+    let path = directory.join(name);
+    fs::rename(next, &path).map_err(|error| name_culprit(&path, error))?;
     fs::File::open(directory)?.sync_all()
 }
 
@@ -321,9 +322,10 @@ pub(crate) fn jobs_directory(state: &Path) -> PathBuf {
 
 /// Returns the jobs that have a directory, the oldest first.
 pub(crate) fn job_directories(state: &Path) -> io::Result<Vec<JobId>> {
-    let entries = match fs::read_dir(jobs_directory(state)) {
+    let jobs = jobs_directory(state);
+    let entries = match fs::read_dir(&jobs) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
+        entries => entries.map_err(|error| name_culprit(&jobs, error))?,
     };
     let mut ids: Vec<JobId> =
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use model::{JobId, Owner};
-use regular_file::read_regular;
+use regular_file::{name_culprit, read_regular};
 use serde::{Deserialize, Serialize};
 use store::{DatabaseFile, StoreError, StoreLoss, StoreOptions, StoreSetting};
 
@@ -90,8 +90,9 @@ pub(crate) fn note_owner(state: &Path, opening: &StoreOptions, owner: &Owner) {
 
 /// Removes the record of the last owner after the database was rebuilt.
 pub(crate) fn forget_owner(state: &Path) -> io::Result<()> {
-    match std::fs::remove_file(state.join(FILE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+    let path = state.join(FILE);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(name_culprit(&path, error)),
         _ => Ok(()),
     }
 }

@@ -9,16 +9,17 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use model::RunId;
-use regular_file::WrongFileType;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
 
 use crate::connection::{ConnectError, DaemonConnection, connect};
 use crate::enclosing_run::{find_enclosing_run, is_in_sandboxed_call};
@@ -34,6 +35,8 @@ pub const EXIT_ALREADY_RUNNING: i32 = 6;
 
 /// The timeout until a daemon is ready, including the shutdown or start of another one.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The number of daemons in a row that may die without output. One is an accident; several mean that none can start.
+const MAX_SILENT_DEATHS: u32 = 3;
 /// The bounds of the backoff between connection attempts.
 const MIN_BACKOFF: Duration = Duration::from_millis(5);
 const MAX_BACKOFF: Duration = Duration::from_millis(300);
@@ -70,6 +73,7 @@ impl DaemonConnector {
         self.spawned.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let deadline = Instant::now() + START_TIMEOUT;
         let mut backoff = MIN_BACKOFF;
+        let mut silent_deaths = 0;
         loop {
             match connect(&self.home, role, Some(&self.call_environment)) {
                 Err(ConnectError::NotRunning) => {}
@@ -83,9 +87,17 @@ impl DaemonConnector {
                 }
                 match self.start(&[], deadline) {
                     // Another daemon is starting or stopping: it holds its lock and does not listen.
-                    Err(error) if error.is_already_running() => backoff = (backoff * 2).min(MAX_BACKOFF),
+                    Err(error) if error.is_already_running() => {
+                        silent_deaths = 0;
+                        backoff = (backoff * 2).min(MAX_BACKOFF);
+                    }
                     // Killed before its first output, so it did not reject anything: retry.
-                    Err(ConnectorError::StartFailed { output, .. }) if output.is_empty() => {}
+                    Err(error) if error.is_silent_death() => {
+                        silent_deaths += 1;
+                        if silent_deaths == MAX_SILENT_DEATHS {
+                            return Err(error);
+                        }
+                    }
                     other => other?,
                 }
             }
@@ -122,10 +134,15 @@ impl DaemonConnector {
             Some(output) if output.starts_with(READY) => Ok(()),
             Some(output) => {
                 // The daemon closed its pipe, so it is exiting.
-                let code = self.spawned.pop().and_then(|mut child| child.wait().ok()?.code());
+                let status = self.spawned.pop().and_then(|mut child| child.wait().ok());
                 let output = output.trim();
                 let output = output.strip_prefix("error: ").unwrap_or(output).to_owned();
-                Err(ConnectorError::StartFailed { output, code })
+                Err(match status.and_then(|status| status.code()) {
+                    None if output.is_empty() => {
+                        ConnectorError::Killed { signal: status.and_then(|status| status.signal()) }
+                    }
+                    code => ConnectorError::StartFailed { output, code },
+                })
             }
         }
     }
@@ -188,6 +205,24 @@ fn reject_inside_call(environment: &ProcessEnvironment) -> Result<(), ConnectorE
     }
 }
 
+/// Returns the name of a signal that kills a process under a resource limit or by a fault; the number of any other.
+fn signal_name(signal: i32) -> String {
+    let names = [
+        (Signal::KILL, "SIGKILL"),
+        (Signal::TERM, "SIGTERM"),
+        (Signal::HUP, "SIGHUP"),
+        (Signal::INT, "SIGINT"),
+        (Signal::XFSZ, "SIGXFSZ"),
+        (Signal::XCPU, "SIGXCPU"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::SYS, "SIGSYS"),
+    ];
+    let name = names.iter().find(|(known, _)| known.as_raw() == signal);
+    name.map_or_else(|| format!("signal {signal}"), |(_, name)| (*name).to_owned())
+}
+
 /// The daemon is neither reachable nor startable.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectorError {
@@ -215,12 +250,18 @@ pub enum ConnectorError {
     #[error("cannot prepare to start the daemon")]
     Prepare(#[source] io::Error),
     /// The daemon exited before it was ready.
-    #[error("the daemon failed to start: {}", if output.is_empty() { "it was killed" } else { output })]
+    #[error("the daemon failed to start: {}", if output.is_empty() { "it exited without a message" } else { output })]
     StartFailed {
         /// The error that it printed.
         output: String,
         /// Its exit code.
         code: Option<i32>,
+    },
+    /// The daemon was killed before its first output.
+    #[error("the daemon was killed{} before it started", signal.map(|signal| format!(" by {}", signal_name(signal))).unwrap_or_default())]
+    Killed {
+        /// The signal, if known.
+        signal: Option<i32>,
     },
     /// The daemon was not ready in time.
     #[error("the daemon did not become ready in time{}", holder.as_ref().map(|holder| format!(" (last known pid {})", holder.pid)).unwrap_or_default())]
@@ -236,6 +277,15 @@ impl ConnectorError {
         matches!(self, Self::StartFailed { code: Some(EXIT_ALREADY_RUNNING), .. })
     }
 
+    /// Returns whether the daemon died before it reported anything.
+    fn is_silent_death(&self) -> bool {
+        match self {
+            Self::Killed { .. } => true,
+            Self::StartFailed { output, .. } => output.is_empty(),
+            _ => false,
+        }
+    }
+
     /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
@@ -249,15 +299,14 @@ impl ConnectorError {
                     .to_owned()
             }
             Self::Spawn { .. } => "check the limits on processes and memory".to_owned(),
-            Self::Prepare(error) => WrongFileType::find(error).map_or_else(
-                || "check the limit on open files and the free disk space".to_owned(),
-                WrongFileType::hint,
-            ),
+            Self::Prepare(error) => regular_file::path_hint(error)
+                .unwrap_or_else(|| "check the limit on open files and the free disk space".to_owned()),
             // The daemon printed its own hint.
             Self::StartFailed { output, .. } if output.contains("hint: ") => String::new(),
             Self::StartFailed { .. } => {
                 "fix that and retry; `switchboard serve` runs in the foreground and shows the error".to_owned()
             }
+            Self::Killed { .. } => "check the resource limits (`ulimit -a`) and the free memory".to_owned(),
             Self::StartTimeout { .. } => "see the daemon log (`switchboard config` prints its path)".to_owned(),
         }
     }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use regular_file::{WrongFileType, create_private_directory};
+use regular_file::{create_private_directory, name_culprit};
 use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::process::geteuid;
 
@@ -62,7 +62,8 @@ impl PrivateDirectory {
 /// Opens a directory for reading. `O_DIRECTORY` rejects anything else without blocking.
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     let flags = i32::try_from(OFlags::DIRECTORY.bits()).unwrap_or_default();
-    OpenOptions::new().read(true).custom_flags(flags).open(path)
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    opened.map_err(|error| name_culprit(path, error))
 }
 
 /// An unusable directory.
@@ -100,13 +101,10 @@ impl DirectoryError {
     /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         match self {
-            Self::Unusable { source, .. } => WrongFileType::find(source).map_or_else(
-                || {
-                    "check that it can be created and read, or set SWITCHBOARD_HOME to another directory"
-                        .to_owned()
-                },
-                WrongFileType::hint,
-            ),
+            Self::Unusable { source, .. } => regular_file::path_hint(source).unwrap_or_else(|| {
+                "check that it can be created and read, or set SWITCHBOARD_HOME to another directory"
+                    .to_owned()
+            }),
             Self::NotYours { .. } => "set SWITCHBOARD_HOME to a directory of your own".to_owned(),
             Self::WritableByOthers { path, .. } => format!(
                 "inspect its contents, then run `chmod go-w '{}'`; or set SWITCHBOARD_HOME to another directory",

@@ -1,7 +1,8 @@
 //! Opens files that another program may have replaced.
 //!
 //! Opening a FIFO would block, a device may never reach its end, and a symbolic link leads anywhere. Anything but a
-//! regular file is rejected without blocking, with an error that names the path ([`WrongFileType`]).
+//! regular file is rejected without blocking, with an error that names the path ([`WrongFileType`]). So is a path that the
+//! user may not access ([`InaccessiblePath`]).
 
 use std::error::Error;
 use std::fmt;
@@ -65,9 +66,11 @@ fn open_checked(directory: impl AsFd, path: &Path, flags: OFlags) -> io::Result<
     let truncate = flags.contains(OFlags::TRUNC);
     let flags = flags.difference(OFlags::TRUNC) | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = match openat(directory, path, flags | OFlags::NONBLOCK, MODE) {
-        // ELOOP: a link. ENXIO, ENODEV: a FIFO without a reader, a socket, a device without a driver. EISDIR: a
-        // directory.
-        Err(Errno::LOOP | Errno::NXIO | Errno::NODEV | Errno::ISDIR) => return Err(not_regular().into()),
+        // ELOOP also means a loop of links above the file.
+        Err(Errno::LOOP) => return Err(find_looping_parent(path).unwrap_or_else(not_regular).into()),
+        Err(errno @ (Errno::ACCESS | Errno::PERM)) => return Err(name_culprit(path, errno.into())),
+        // ENXIO, ENODEV: a FIFO without a reader, a socket, a device without a driver. EISDIR: a directory.
+        Err(Errno::NXIO | Errno::NODEV | Errno::ISDIR) => return Err(not_regular().into()),
         file => file?,
     };
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
@@ -87,17 +90,79 @@ pub fn create_private_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
         match path.ancestors().find(|path| is_not_directory(path)) {
             Some(path) => WrongFileType { path: path.to_owned(), expected: FileKind::Directory }.into(),
-            None => error,
+            None => name_culprit(path, error),
         }
     })
 }
 
-/// Returns whether anything but a directory is at a path, such as a file or a dangling link.
+/// Returns whether anything but a directory is at a path, such as a file, a dangling link or a link to itself.
 pub fn is_not_directory(path: &Path) -> bool {
     match fs::metadata(path) {
         Ok(found) => !found.is_dir(),
-        Err(error) => error.kind() == io::ErrorKind::NotFound && path.is_symlink(),
+        Err(error) => (error.kind() == io::ErrorKind::NotFound || is_loop(&error)) && path.is_symlink(),
     }
+}
+
+fn is_loop(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
+}
+
+fn find_looping_parent(path: &Path) -> Option<WrongFileType> {
+    let is_loop_of_links =
+        |path: &&Path| path.is_symlink() && fs::metadata(path).is_err_and(|error| is_loop(&error));
+    let path = path.ancestors().skip(1).find(is_loop_of_links)?.to_owned();
+    Some(WrongFileType { path, expected: FileKind::Directory })
+}
+
+/// Adds the path that caused it to an error without one: a path that the user may not access, or a path of the wrong kind. Any other error is returned unchanged, and so is the kind of a missing permission.
+pub fn name_culprit(path: &Path, error: io::Error) -> io::Error {
+    if error.get_ref().is_some() {
+        return error;
+    }
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        let path = find_inaccessible(path).to_owned();
+        return io::Error::new(io::ErrorKind::PermissionDenied, InaccessiblePath { path });
+    }
+    if error.kind() == io::ErrorKind::IsADirectory {
+        return WrongFileType { path: path.to_owned(), expected: FileKind::Regular }.into();
+    }
+    if is_loop(&error) || error.kind() == io::ErrorKind::NotADirectory {
+        let found = path.ancestors().find(|path| is_not_directory(path));
+        return found.map_or(error, |path| {
+            WrongFileType { path: path.to_owned(), expected: FileKind::Directory }.into()
+        });
+    }
+    error
+}
+
+/// Returns the path to which a permission is missing: the last visible one, since a directory without the permission to search
+/// hides the paths below it, and one without the permission to write rejects new files.
+fn find_inaccessible(path: &Path) -> &Path {
+    path.ancestors().find(|path| fs::symlink_metadata(path).is_ok()).unwrap_or(path)
+}
+
+/// Returns the remedy for an error that names the path at fault, as an imperative.
+pub fn path_hint(error: &(dyn Error + 'static)) -> Option<String> {
+    let inaccessible = || find_cause(error).map(InaccessiblePath::hint);
+    WrongFileType::find(error).map(WrongFileType::hint).or_else(inaccessible)
+}
+
+/// Finds an error of a type among the causes of another one.
+fn find_cause<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        // The source of an `io::Error` is that of its inner error, which would be skipped.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if let Some(inner) = inner.filter(|inner| !inner.is::<E>()) {
+            cause = Some(inner);
+            continue;
+        }
+        if let Some(found) = inner.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref()) {
+            return Some(found);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// The kind of file that a path must be.
@@ -135,26 +200,27 @@ pub struct WrongFileType {
 impl WrongFileType {
     /// Finds this error among the causes of another one.
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
-        let mut cause = Some(error);
-        while let Some(error) = cause {
-            // The source of an `io::Error` is that of its inner error, which would be skipped.
-            let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-            if let Some(inner) = inner.filter(|inner| !inner.is::<Self>()) {
-                cause = Some(inner);
-                continue;
-            }
-            if let Some(found) = inner.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref())
-            {
-                return Some(found);
-            }
-            cause = error.source();
-        }
-        None
+        find_cause(error)
     }
 
     /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> String {
         format!("move `{}` away or remove it, and retry", self.path.display())
+    }
+}
+
+/// A path that the user may not access. Part of an [`io::Error`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}`: Permission denied", path.display())]
+pub struct InaccessiblePath {
+    /// The path.
+    pub path: PathBuf,
+}
+
+impl InaccessiblePath {
+    /// Returns the remedy, as an imperative.
+    pub fn hint(&self) -> String {
+        format!("make `{}` accessible to your user", self.path.display())
     }
 }
 
@@ -220,6 +286,40 @@ mod tests {
         let error = create_private_directory(&path.join("file/more")).unwrap_err();
         let error = WrongFileType::find(&error).unwrap();
         assert_eq!((error.expected, &error.path), (FileKind::Directory, &path.join("file")));
+    }
+
+    #[test]
+    fn link_to_itself_in_place_of_directory_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        symlink(&link, &link).unwrap();
+        assert!(is_not_directory(&link));
+        let expected = WrongFileType { path: link.clone(), expected: FileKind::Directory };
+        for error in [
+            create_private_directory(&link).unwrap_err(),
+            create_private_directory(&link.join("below")).unwrap_err(),
+            create_regular(&link.join("file")).unwrap_err(),
+            read_regular(&link.join("below/file")).unwrap_err(),
+        ] {
+            assert_eq!(WrongFileType::find(&error), Some(&expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn path_without_permission_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("present")).unwrap();
+        // Root has every permission, so the errors of the kernel are simulated.
+        for (path, culprit) in [("present", "present"), ("present/below/file", "present")] {
+            let error = name_culprit(&at(path), Errno::ACCESS.into());
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+            let culprit = at(culprit).display().to_string();
+            assert_eq!(error.to_string(), format!("`{culprit}`: Permission denied"));
+            assert_eq!(path_hint(&error), Some(format!("make `{culprit}` accessible to your user")));
+        }
+        let missing = name_culprit(&at("present"), Errno::NOENT.into());
+        assert_eq!((missing.raw_os_error(), path_hint(&missing)), (Some(2), None));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use model::Caches;
-use regular_file::{create_private_directory, open_linked, open_lock_file};
+use regular_file::{create_private_directory, name_culprit, open_linked, open_lock_file};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
@@ -35,7 +35,7 @@ pub(crate) fn create_caches(
     env: &mut BTreeMap<String, String>,
 ) -> io::Result<()> {
     create_private_directory(base)?;
-    let opened = open_unlocked(CWD, base)?;
+    let opened = open_unlocked(CWD, base).map_err(|errno| name_culprit(base, errno.into()))?;
     for cache in caches.variables.values() {
         if create_cache(caches, cache, &opened).is_err() {
             // The sweep removes it. If the second attempt fails, too, the agent runs without this cache.

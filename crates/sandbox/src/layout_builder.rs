@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use model::{Confinement, OnCreate, PRIVATE_DIRECTORIES as PRIVATE, Protected, RootAccess};
-use regular_file::create_private_directory;
+use regular_file::{create_private_directory, name_culprit};
 
 use crate::aliases::MountTable;
 use crate::git_commands::protect_configured;
@@ -191,7 +191,7 @@ impl Layout {
         let given = path;
         let path = match real_path(given) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            path => path?,
+            path => path.map_err(|error| name_culprit(given, error))?,
         };
         // The checked path must be the mounted one: an earlier agent may have created a link in the workspace.
         let leads_into =
@@ -333,7 +333,7 @@ pub(crate) fn resolve_hidden(paths: &[PathBuf]) -> io::Result<Vec<HiddenPath>> {
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
                     || error.raw_os_error() == Some(libc::ENOTDIR) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(name_culprit(path, error)),
         }
     }
     Ok(hidden)

@@ -159,7 +159,8 @@ pub fn self_test(
     executable: BorrowedFd<'_>,
 ) -> Result<Vec<Escape>, SandboxRejection> {
     let unproven = |error: io::Error| SandboxRejection::Unproven { why: error.to_string() };
-    let targets = ProbeTargets::create(scratch, confinement, executable).map_err(unproven)?;
+    let targets = ProbeTargets::create(scratch, confinement, executable)
+        .map_err(|error| unproven(regular_file::name_culprit(scratch, error)))?;
     let plan = serde_json::to_string(&targets.probe_plan(tier, confinement))
         .map_err(|error| unproven(error.into()))?;
     let probed = targets.add_to_policy(confinement);

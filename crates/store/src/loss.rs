@@ -28,6 +28,8 @@ pub enum Loss {
     LogLost,
     /// A record that this process wrote is missing, so others may be missing, too.
     RecordsDeleted,
+    /// A table or a column is missing.
+    TablesDropped,
     /// The heartbeat of the last owner is missing: the file was emptied or replaced by an older one, or its log was
     /// removed.
     OutOfDate,
@@ -41,6 +43,7 @@ impl fmt::Display for Loss {
             Self::Truncated => "its file was truncated",
             Self::LogLost => "its write-ahead log (-wal) was removed or replaced",
             Self::RecordsDeleted => "its records were deleted",
+            Self::TablesDropped => "its tables were dropped or altered",
             Self::OutOfDate => {
                 "it was emptied or replaced by an older one, or its write-ahead log (-wal) was removed"
             }

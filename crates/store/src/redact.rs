@@ -10,8 +10,8 @@ use std::fmt;
 use std::sync::{LazyLock, OnceLock};
 
 use model::{
-    AgentName, CallSpec, JobEnd, NewJob, Outcome, PermissionDenial, RefusedAction, SessionChoice, SessionId,
-    ToolChoice, Verdict,
+    AgentName, CallSpec, JobEnd, Network, NewJob, Outcome, PermissionDenial, RefusedAction, SessionChoice,
+    SessionId, ToolChoice, Verdict,
 };
 use regex::{Captures, Regex};
 
@@ -184,11 +184,15 @@ impl Redactor {
             ("model", call.model.clone().unwrap_or_default()),
             ("agent name", call.agent_name.as_ref().map(AgentName::to_string).unwrap_or_default()),
         ];
-        if let SessionChoice::Resume(session) = &call.session {
+        if let SessionChoice::Resume(session) | SessionChoice::Fork(session) = &call.session {
             names.push(("session", session.as_str().to_owned()));
         }
         names.extend(call.add_dirs.iter().map(|dir| ("added directory", path(dir))));
         names.extend(tool_names(call).map(|name| ("list of tools", name.clone())));
+        if let Network::Hosts(hosts) = &call.policy.network {
+            names.extend(hosts.iter().map(|host| ("list of hosts", host.clone())));
+        }
+        names.extend(call.policy.hide.iter().map(|hidden| ("hidden path", path(hidden))));
         for server in &call.mcp_servers {
             names.push(("MCP server", server.name.clone()));
             names.push(("MCP server's command", server.command.clone()));

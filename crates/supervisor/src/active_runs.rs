@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{Quarantined, RunId, RunReport, SandboxReport};
-use regular_file::{WrongFileType, create_private_directory, create_regular, open_regular};
+use regular_file::{WrongFileType, create_private_directory, create_regular, name_culprit, open_regular};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sandbox::Quarantine;
@@ -121,7 +121,7 @@ impl ActiveRuns {
 }
 
 fn lock_directory(path: &Path) -> io::Result<File> {
-    let directory = File::open(path)?;
+    let directory = File::open(path).map_err(|error| name_culprit(path, error))?;
     let give_up_at = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
@@ -146,7 +146,8 @@ struct FoundList {
 /// Reads all valid lists and deletes the others.
 fn read_lists(directory: &Path, own: &Path) -> io::Result<Vec<FoundList>> {
     let mut lists = Vec::new();
-    for entry in fs::read_dir(directory)? {
+    let entries = fs::read_dir(directory).map_err(|error| name_culprit(directory, error))?;
+    for entry in entries {
         let path = entry?.path();
         if path == own {
             continue;

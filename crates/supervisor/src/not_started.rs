@@ -75,7 +75,8 @@ pub fn sandbox_rejection(refusal: &SandboxRejection) -> NotStarted {
     if let Some(cause) = std::error::Error::source(refusal) {
         text = format!("{text}: {cause}");
     }
-    not_confined(&format!("{text}; {}", refusal.hint()))
+    let hint = regular_file::path_hint(refusal).unwrap_or_else(|| refusal.hint().to_owned());
+    not_confined(&format!("{text}; {hint}"))
 }
 
 pub fn not_confined(why: &str) -> NotStarted {

@@ -13,9 +13,6 @@ use crate::failure::CommandError;
 use crate::output;
 use crate::view::OutputMode;
 
-/// The maximum number of bytes of an oversized prompt that are counted: stdin may be endless.
-const MAX_COUNTED_BYTES: u64 = 1 << 30;
-
 /// Builds the specification. Reads the prompt from stdin if the arguments name none.
 pub fn build(args: &CallArgs, config: &Config) -> Result<CallSpec, CallSpecError> {
     let cwd = resolve_directory("--cwd", &args.cwd)?;
@@ -87,33 +84,15 @@ fn read_prompt(args: &CallArgs) -> Result<String, CallSpecError> {
             }
             let mut bytes = Vec::new();
             let limit = agents::MAX_PROMPT_BYTES as u64 + 1;
-            let mut stdin = io::stdin().lock();
-            (&mut stdin).take(limit).read_to_end(&mut bytes).map_err(CallSpecError::Prompt)?;
+            // Stdin may be endless, so the real size of an oversized prompt stays unknown.
+            io::stdin().lock().take(limit).read_to_end(&mut bytes).map_err(CallSpecError::Prompt)?;
             if bytes.len() > agents::MAX_PROMPT_BYTES {
-                reject_oversized(args.agent, &bytes, stdin.take(MAX_COUNTED_BYTES))?;
+                return Err(CallSpecError::PromptTooLong { agent: args.agent });
             }
             String::from_utf8(bytes).map_err(|_| CallSpecError::PromptNotUtf8)
         }
         Some(text) => Ok(text.to_owned()),
     }
-}
-
-/// Rejects a prompt that exceeds the limit of every agent, and reports its real size: the rest is counted and dropped.
-fn reject_oversized(agent: AgentKind, head: &[u8], mut rest: impl Read) -> Result<(), CallSpecError> {
-    // Every character has exactly one byte that is not a UTF-8 continuation byte.
-    let chars = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
-    let (mut byte_count, mut char_count) = (head.len(), chars(head));
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        match rest.read(&mut buffer).map_err(CallSpecError::Prompt)? {
-            0 => break,
-            length => {
-                byte_count += length;
-                char_count += chars(&buffer[..length]);
-            }
-        }
-    }
-    Ok(PromptLimit::for_agent(agent).check(agent, byte_count, char_count)?)
 }
 
 /// The arguments do not specify a valid call.
@@ -123,6 +102,8 @@ pub enum CallSpecError {
     Prompt(#[source] io::Error),
     #[error("the prompt is not valid UTF-8")]
     PromptNotUtf8,
+    #[error("the prompt has more than {} bytes, and {agent} takes {}", agents::MAX_PROMPT_BYTES, PromptLimit::for_agent(*agent))]
+    PromptTooLong { agent: AgentKind },
     #[error("cannot use directory `{}`", directory.display())]
     Directory { option: &'static str, directory: PathBuf, source: io::Error },
     #[error("`--observe` conflicts with `--policy {policy}`, which lets the agent write")]
@@ -136,6 +117,10 @@ impl CommandError for CallSpecError {
         Some(match self {
             Self::Prompt(_) => return None,
             Self::PromptNotUtf8 => "convert it to UTF-8, for example with `iconv`".to_owned(),
+            Self::PromptTooLong { .. } => {
+                "put the long part into a file in the working directory and refer to it in the prompt"
+                    .to_owned()
+            }
             Self::Directory { option, .. } => format!("pass an existing directory with `{option}`"),
             Self::ObserveWrites { .. } => {
                 "omit one of them, or use `--policy observe` or `--policy sealed`".to_owned()
@@ -148,7 +133,10 @@ impl CommandError for CallSpecError {
         match self {
             Self::Directory { .. } => ExitStatus::BadDirectory,
             Self::Launch(error) => error.exit_status(),
-            Self::Prompt(_) | Self::PromptNotUtf8 | Self::ObserveWrites { .. } => ExitStatus::BadInput,
+            Self::Prompt(_)
+            | Self::PromptNotUtf8
+            | Self::PromptTooLong { .. }
+            | Self::ObserveWrites { .. } => ExitStatus::BadInput,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use regular_file::{WrongFileType, append_regular, create_private_directory, create_regular, read_regular};
+use regular_file::{append_regular, create_private_directory, create_regular, path_hint, read_regular};
 use serde::{Deserialize, Serialize};
 
 use super::Finding;
@@ -159,8 +159,8 @@ fn entries(file: &Path) -> io::Result<Vec<Entry>> {
 }
 
 fn unreadable(file: &Path, error: &io::Error) -> Finding {
-    let remedy = WrongFileType::find(error)
-        .map_or_else(|| format!("make it readable: `chmod 600 '{}'`", file.display()), WrongFileType::hint);
+    let remedy =
+        path_hint(error).unwrap_or_else(|| format!("make it readable: `chmod 600 '{}'`", file.display()));
     let problem = format!("cannot read the list of earlier workspaces `{}`: {error}", file.display());
     Finding::blocking(problem, remedy)
 }

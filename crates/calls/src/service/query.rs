@@ -93,7 +93,7 @@ impl JobService {
         {
             return Ok(CommittedJob { job: Arc::clone(ended), flushing: Some(active) });
         }
-        let Some(record) = self.0.store.get(job).await? else {
+        let Some(record) = self.noted(self.0.store.get(job).await)? else {
             self.0.health.verify().await?;
             self.check_records()?;
             return Err(CallError::NoSuchJob { job });
@@ -109,30 +109,35 @@ impl JobService {
     /// Finds the job whose id starts with a prefix.
     pub async fn find(&self, prefix: JobIdPrefix) -> Result<PrefixMatch, CallError> {
         self.check_records()?;
-        Ok(self.0.store.find(prefix).await?)
+        self.noted(self.0.store.find(prefix).await)
     }
 
     /// Lists jobs, the newest first.
     pub async fn list(&self, filter: &JobFilter, page: PageRequest) -> Result<Page, CallError> {
         self.check_records()?;
-        Ok(self.0.store.list(filter, page).await?)
+        self.noted(self.0.store.list(filter, page).await)
     }
 
     /// Counts jobs.
     pub async fn count(&self, filter: &JobFilter) -> Result<u64, CallError> {
         self.check_records()?;
-        Ok(self.0.store.count(filter).await?)
+        self.noted(self.0.store.count(filter).await)
     }
 
     /// Returns counts, durations, tokens and cost.
     pub async fn stats(&self, range: StatsRange) -> Result<Stats, CallError> {
         self.check_records()?;
-        Ok(self.0.store.stats(range).await?)
+        self.noted(self.0.store.stats(range).await)
     }
 
     /// Fails after records were deleted: an answer from the others would hide jobs.
     fn check_records(&self) -> Result<(), CallError> {
         Ok(self.0.health.check_records().map_err(StoreError::from)?)
+    }
+
+    /// Notes the loss of the store that a query reports, so that the status of the daemon shows it.
+    fn noted<T>(&self, queried: Result<T, StoreError>) -> Result<T, CallError> {
+        Ok(queried.inspect_err(|error| self.0.health.note(error))?)
     }
 
     /// Watches the changes of all jobs from now on.

@@ -14,6 +14,7 @@ tests![
     calls_are_refused_after_the_records_are_deleted,
     queued_calls_are_refused_after_the_records_are_deleted,
     queries_report_deleted_records,
+    dropped_tables_are_reported_as_a_loss,
     answer_is_recovered_after_the_records_are_deleted,
     running_job_ends_after_the_database_is_removed,
 ];
@@ -72,6 +73,23 @@ fn queries_report_deleted_records() {
     });
 }
 
+fn dropped_tables_are_reported_as_a_loss() {
+    Harness::run(async |harness| {
+        let service = harness.open().await;
+        let job = service.submit(harness.request("answer one")).await.unwrap().job;
+        ended(&service, job).await;
+        let drop = TABLES.map(|table| format!("DROP TABLE {table};")).concat();
+        harness.database().execute_batch(&format!("PRAGMA foreign_keys = OFF; {drop}")).unwrap();
+        let list = service.list(&JobFilter::default(), PageRequest::default()).await;
+        assert_eq!(loss(&list), Some(Loss::TablesDropped), "{list:?}");
+        assert_eq!(service.store_loss().map(|lost| lost.loss), Some(Loss::TablesDropped));
+        let refused = service.submit(harness.request("answer two")).await;
+        assert_eq!(loss(&refused), Some(Loss::TablesDropped), "{refused:?}");
+        assert!(refused.unwrap_err().hint().contains("switchboard recover"));
+        close(&service).await;
+    });
+}
+
 fn answer_is_recovered_after_the_records_are_deleted() {
     Harness::run(async |harness| {
         let service = harness.open().await;
@@ -92,16 +110,24 @@ fn answer_is_recovered_after_the_records_are_deleted() {
     });
 }
 
+const TABLES: [&str; 4] = ["agent_exchanges", "tool_sessions", "agent_jobs", "agent_workers"];
+
 fn delete_records(harness: &Harness) {
-    let tables = ["agent_exchanges", "tool_sessions", "agent_jobs", "agent_workers"];
     let database = harness.database();
-    for table in tables {
+    for table in TABLES {
         database.execute(&format!("DELETE FROM {table}"), []).unwrap();
     }
 }
 
 fn is_lost<T>(result: &Result<T, CallError>) -> bool {
-    matches!(result, Err(CallError::Store(StoreError::Lost(loss))) if loss.loss == Loss::RecordsDeleted)
+    loss(result) == Some(Loss::RecordsDeleted)
+}
+
+fn loss<T>(result: &Result<T, CallError>) -> Option<Loss> {
+    match result {
+        Err(CallError::Store(StoreError::Lost(lost))) => Some(lost.loss),
+        _ => None,
+    }
 }
 
 fn running_job_ends_after_the_database_is_removed() {

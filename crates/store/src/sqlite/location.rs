@@ -6,6 +6,7 @@ use std::path::Path;
 use rusqlite::{Error, ErrorCode};
 
 use crate::error::StoreError;
+use crate::loss::{Loss, StoreLoss};
 
 /// The location of the store, as named in errors.
 #[derive(Debug, Clone)]
@@ -38,6 +39,7 @@ impl StoreLocation {
             Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::ReadOnly) => {
                 StoreError::CannotOpen { location, source: error.into() }
             }
+            _ if is_missing_in_schema(&error) => StoreLoss { location, loss: Loss::TablesDropped }.into(),
             _ => StoreError::Engine { location, source: error.into() },
         }
     }
@@ -57,4 +59,11 @@ impl StoreLocation {
     pub fn flush_error(&self, error: &io::Error) -> StoreError {
         StoreError::Unconfirmed { location: self.name(), job: None, source: error.to_string().into() }
     }
+}
+
+/// Returns whether a statement names a table or a column that the database lacks. `SQLite` has no code for that, and the
+/// statements contain no values of users.
+fn is_missing_in_schema(error: &Error) -> bool {
+    let message = error.to_string();
+    ["no such table: ", "no such column: ", " has no column named "].iter().any(|part| message.contains(part))
 }

@@ -268,7 +268,7 @@ async fn loss_after(
 #[tokio::test]
 async fn loss_of_open_database_is_detected() -> Result<(), Box<dyn std::error::Error>> {
     type Damage = fn(&Path);
-    let damages: [(Damage, Loss); 6] = [
+    let damages: [(Damage, Loss); 7] = [
         (|path| std::fs::remove_file(path).unwrap(), Loss::Removed),
         (|path| std::fs::rename(path, path.with_extension("moved")).unwrap(), Loss::Removed),
         (
@@ -286,6 +286,13 @@ async fn loss_of_open_database_is_detected() -> Result<(), Box<dyn std::error::E
                 other.execute_batch("DELETE FROM agent_jobs; DELETE FROM agent_workers;").unwrap();
             },
             Loss::RecordsDeleted,
+        ),
+        (
+            |path| {
+                let other = rusqlite::Connection::open(path).unwrap();
+                other.execute_batch("DROP TABLE agent_workers;").unwrap();
+            },
+            Loss::TablesDropped,
         ),
     ];
     for (damage, expected) in damages {

@@ -3,8 +3,9 @@
 use std::fs;
 
 use model::{
-    AgentKind, BackgroundStatus, BackgroundTask, CallSpec, Failure, FailureKind, JobEnd, McpServer, NewJob,
-    PermissionDenial, RefusedAction, RefusedKind, SessionChoice, SessionMismatch, Verdict,
+    AgentKind, BackgroundStatus, BackgroundTask, CallSpec, Failure, FailureKind, JobEnd, McpServer, Network,
+    NewJob, PermissionDenial, RefusedAction, RefusedKind, SessionChoice, SessionMismatch, ToolChoice,
+    Verdict,
 };
 use store::{Redactor, Store, StoreError, StoreOptions};
 
@@ -93,7 +94,14 @@ async fn name_with_secret_is_rejected(harness: Harness) {
         ("idempotency key", named(|job| job.idempotency_key = Some(CANARY.into()))),
         ("working directory", named(|job| job.call.cwd = format!("/w/{CANARY}").into())),
         ("agent name", named(|job| job.call.agent_name = PLAIN_CANARY.parse().ok())),
+        ("model", named(|job| job.call.model = Some(CANARY.into()))),
+        ("added directory", named(|job| job.call.add_dirs = vec![format!("/w/{CANARY}").into()])),
+        ("list of tools", named(|job| job.call.tools = ToolChoice::Only(vec![CANARY.into()]))),
+        ("list of tools", named(|job| job.call.available_tools = Some(vec![CANARY.into()]))),
+        ("list of hosts", named(|job| job.call.policy.network = Network::Hosts(vec![CANARY.into()]))),
+        ("hidden path", named(|job| job.call.policy.hide = vec![format!("/w/{CANARY}").into()])),
         ("session", named(|job| job.call.session = SessionChoice::Resume(session(PLAIN_CANARY)))),
+        ("session", named(|job| job.call.session = SessionChoice::Fork(session(PLAIN_CANARY)))),
     ] {
         let error = store.submit(job).await.unwrap_err();
         assert!(matches!(error, StoreError::SecretInName { field: named } if named == field), "{error}");

@@ -308,6 +308,7 @@ mod tests {
             ConnectorError::InsideSandboxedCall,
             ConnectorError::StartTimeout { holder: None },
             ConnectorError::StartFailed { output: String::new(), code: None },
+            ConnectorError::Killed { signal: None },
         ];
         for error in errors {
             let text = describe_error(&error);

@@ -22,7 +22,7 @@ use protocol::{
     DaemonLock, DaemonPhase, DirectoryError, HomeError, LockHolder, ProcessEnvironment, READY,
     SwitchboardHome, VERSION,
 };
-use regular_file::WrongFileType;
+use regular_file::path_hint;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, setsid};
 use rustix::stdio::dup2_stdout;
 use tokio::signal::unix::{SignalKind, signal};
@@ -288,17 +288,14 @@ impl CommandError for DaemonError {
                     .to_owned()
             }
             Self::Jobs(error) => error.hint(),
-            Self::Listen(source) => WrongFileType::find(source).map_or_else(
-                || "check that the state directory is on a file system that supports sockets".to_owned(),
-                WrongFileType::hint,
-            ),
+            Self::Listen(source) => path_hint(source).unwrap_or_else(|| {
+                "check that the state directory is on a file system that supports sockets".to_owned()
+            }),
             Self::Detach(source)
             | Self::Lock { source, .. }
             | Self::Log { source, .. }
-            | Self::Runtime(source) => WrongFileType::find(source).map_or_else(
-                || "check the limit on open files and the free disk space".to_owned(),
-                WrongFileType::hint,
-            ),
+            | Self::Runtime(source) => path_hint(source)
+                .unwrap_or_else(|| "check the limit on open files and the free disk space".to_owned()),
         })
     }
 }

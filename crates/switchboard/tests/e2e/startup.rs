@@ -38,6 +38,20 @@ fn second_daemon_fails_and_names_first() {
 }
 
 #[test]
+fn daemon_killed_at_every_start_is_reported() {
+    let harness = Harness::new();
+    // The daemon cannot write a byte to any file, and the signal of the kernel kills it before its first output.
+    let script = "ulimit -f 0; exec \"$0\" jobs";
+    let mut command = Command::new("/bin/sh");
+    command.env_clear().env("SWITCHBOARD_HOME", &harness.home);
+    let output = command.args(["-c", script, env!("CARGO_BIN_EXE_switchboard")]).output().unwrap();
+    assert!(!output.status.success());
+    let text = stderr(&output);
+    assert!(text.contains("the daemon was killed by SIGXFSZ before it started"), "{text}");
+    assert!(text.contains("check the resource limits (`ulimit -a`) and the free memory"), "{text}");
+}
+
+#[test]
 fn stale_socket_is_replaced() {
     let harness = Harness::new();
     let first = harness.daemon();
