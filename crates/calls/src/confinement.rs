@@ -94,14 +94,10 @@ impl Sandbox {
     }
 
     /// Returns one line for people. A missing sandbox is always stated.
-    pub fn told(&self) -> String {
-        match self {
-            sandbox if !sandbox.is_off() => format!("policy: {} ({})", self.policy, self.enforcement()),
-            Self { agent_read_only: true, .. } => {
-                "policy: off (no sandbox by Switchboard; the agent's own read-only mode applied)".to_owned()
-            }
-            _ => "policy: OFF (no sandbox: the agent had all of your permissions)".to_owned(),
-        }
+    pub fn describe(&self) -> String {
+        let is_unrestricted = self.is_off() && !self.agent_read_only;
+        let policy = if is_unrestricted { "OFF" } else { self.policy.as_str() };
+        format!("policy: {policy} ({})", self.enforcement())
     }
 }
 
@@ -109,6 +105,11 @@ impl Sandbox {
     /// Returns how much of the policy was enforced, in the same words for every front end. Limits that a safeguard always has on this
     /// kernel are in `gaps` and in the documentation, and not listed here.
     pub fn enforcement(&self) -> String {
+        if self.is_off() {
+            let own = "no sandbox by Switchboard; the agent's own read-only mode applied";
+            let none = "no sandbox: the agent had all of your permissions";
+            return if self.agent_read_only { own } else { none }.to_owned();
+        }
         let open: Vec<&str> =
             self.gaps.iter().filter(|gap| gap.open).map(|gap| gap.safeguard.as_str()).collect();
         match open.as_slice() {
@@ -304,16 +305,16 @@ mod tests {
     #[test]
     fn unexamined_directory_is_not_full_enforcement() {
         let mut sandbox = Sandbox { policy: "workspace".to_owned(), ..Sandbox::from(&SandboxReport::Off) };
-        assert_eq!(sandbox.told(), "policy: workspace (fully enforced)");
+        assert_eq!(sandbox.describe(), "policy: workspace (fully enforced)");
         sandbox.quarantined = vec![QuarantinedPath { path: "/ws".into(), moved_to: None, unexamined: true }];
-        assert_eq!(sandbox.told(), "policy: workspace (enforced in part: protected paths)");
+        assert_eq!(sandbox.describe(), "policy: workspace (enforced in part: protected paths)");
     }
 
     #[test]
     fn agents_own_read_only_mode_is_stated_without_a_sandbox() {
         let line = |agent, mode| {
             let call = CallSpec { mode, ..CallSpec::new(agent, "look", "/ws") };
-            Sandbox::from(&SandboxReport::Off).for_call(&call).told()
+            Sandbox::from(&SandboxReport::Off).for_call(&call).describe()
         };
         let unrestricted = "policy: OFF (no sandbox: the agent had all of your permissions)";
         assert_eq!(line(AgentKind::Claude, Mode::Execute), unrestricted);

@@ -127,7 +127,7 @@ impl ClosingLines {
         lines.extend(fact("because", &self.because));
         lines.extend(fact("hint", &self.hint));
         lines.extend(self.notes.iter().map(|note| strip_control(note)));
-        lines.extend(self.sandbox.as_ref().map(Sandbox::told));
+        lines.extend(self.sandbox.as_ref().map(Sandbox::describe));
         lines.extend(self.sandbox.iter().flat_map(Sandbox::notes).map(|note| strip_control(&note)));
         if self.sandbox.as_ref().is_some_and(|sandbox| sandbox.commits_without_hooks > 0) {
             lines.push(

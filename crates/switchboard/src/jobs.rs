@@ -147,7 +147,7 @@ fn print_answer(answer: &Answer) {
         line("session", session);
     }
     if let Some(sandbox) = &answer.sandbox {
-        output::line(&strip_control(&sandbox.told()));
+        output::line(&strip_control(&sandbox.describe()));
     }
     line("stdout", &answer.output_file);
     if let Some(file) = &answer.error_file {

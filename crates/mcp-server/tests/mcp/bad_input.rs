@@ -84,7 +84,7 @@ fn bad_argument_is_rejected_with_field_and_remedy() {
             ("timeout_ms", json!({ "prompt": "x", "timeout_ms": -5 }), "a number of milliseconds"),
             ("timeout_ms", json!({ "prompt": "x", "timeout_ms": "soon" }), "a number of milliseconds"),
             ("tool_timeout_ms", json!({ "prompt": "x", "tool_timeout_ms": 0 }), "give milliseconds"),
-            ("max_turns", json!({ "prompt": "x", "max_turns": 0 }), "above zero"),
+            ("max_turns", json!({ "prompt": "x", "max_turns": 0 }), "greater than 0"),
             ("mode", json!({ "prompt": "x", "mode": "look" }), "execute, observe"),
             ("allowed_tools", json!({ "prompt": "x", "allowed_tools": "" }), "a list of strings"),
             (
