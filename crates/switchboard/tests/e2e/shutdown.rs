@@ -17,7 +17,7 @@ fn stop_returns_after_daemon_exit() {
         let daemon = harness.daemon();
         let output = harness.run(args);
         assert!(output.status.success(), "{output:?}");
-        assert_eq!(stdout(&output), format!("the daemon (pid {}) has ended\n", daemon.pid.as_raw_pid()));
+        assert_eq!(stdout(&output), format!("stopped the daemon (pid {})\n", daemon.pid.as_raw_pid()));
         assert!(harness.running_daemon().is_none());
         assert!(!daemon.socket.as_ref().unwrap().exists());
         daemon.wait();
@@ -160,7 +160,7 @@ fn copied_state_directory_is_rejected() {
     assert!(copied.success());
     let run = |args: &[&str]| harness.command(args).env("SWITCHBOARD_HOME", &copy).output().unwrap();
     let status = run(&["status"]);
-    assert_eq!(stdout(&status), "no daemon is running; the next call starts one\n");
+    assert_eq!(stdout(&status), "no daemon is running; the next command starts one\n");
     // Refused every time, and not only the first.
     for _ in 0..2 {
         let refused = run(&["call", "rehearsal", "hi"]);
@@ -283,6 +283,6 @@ fn daemon_of_other_protocol_is_stopped() {
     let output = harness.run(&["stop"]);
     assert!(output.status.success(), "{output:?}");
     assert!(stderr(&output).contains("the daemon (version 0.0.1) uses protocol 0"), "{output:?}");
-    assert_eq!(stdout(&output), format!("the daemon (pid {}) has ended\n", old.id()));
+    assert_eq!(stdout(&output), format!("stopped the daemon (pid {})\n", old.id()));
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&old.wait().unwrap()), Some(15));
 }
