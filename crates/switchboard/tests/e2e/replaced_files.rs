@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::harness::{Harness, hold_lock, stderr, stdout};
+use crate::harness::{Daemon, Harness, hold_lock, stderr, stdout};
 
 fn replace_by_fifo(path: &Path) {
     match fs::symlink_metadata(path) {
@@ -29,6 +29,13 @@ fn stopped() -> Harness {
     assert_eq!(stdout(&call(&harness, "@rehearse answer done")), "done\n");
     assert!(harness.run(&["stop", "--now"]).status.success());
     harness
+}
+
+/// Starts a daemon that cannot bind its socket in the other directory, so that it does not recover by itself.
+fn daemon_without_fallback(harness: &Harness) -> Daemon {
+    let daemon = harness.daemon();
+    replace_by_fifo(&harness.state().join("run"));
+    daemon
 }
 
 fn assert_named(output: &Output, path: &Path) {
@@ -145,7 +152,7 @@ fn fifo_in_place_of_the_workspaces_rejects_calls() {
 #[test]
 fn fifo_in_place_of_the_socket_directory_is_named() {
     let harness = Harness::new();
-    let daemon = harness.daemon();
+    let daemon = daemon_without_fallback(&harness);
     let directory = daemon.socket.as_ref().unwrap().parent().unwrap().to_owned();
     replace_by_fifo(&directory);
     for args in [&["jobs"][..], &["stop"], &["status"]] {
@@ -159,7 +166,7 @@ fn fifo_in_place_of_the_socket_directory_is_named() {
 #[test]
 fn dangling_link_for_the_socket_directory_is_named() {
     let harness = Harness::new();
-    let daemon = harness.daemon();
+    let daemon = daemon_without_fallback(&harness);
     let directory = daemon.socket.as_ref().unwrap().parent().unwrap().to_owned();
     fs::remove_dir_all(&directory).unwrap();
     symlink("/does/not/exist", &directory).unwrap();
@@ -186,7 +193,7 @@ fn locked_socket_is_recreated() {
 #[test]
 fn directory_in_place_of_the_socket_is_named() {
     let harness = Harness::new();
-    let socket = harness.daemon().socket.unwrap();
+    let socket = daemon_without_fallback(&harness).socket.unwrap();
     fs::remove_file(&socket).unwrap();
     fs::create_dir(&socket).unwrap();
     for args in [&["jobs"][..], &["stop"], &["status"]] {
