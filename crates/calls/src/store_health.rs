@@ -31,7 +31,7 @@ impl StoreHealth {
         self.loss.get().is_some()
     }
 
-    /// Fails if records or tables were deleted: what the store answers is incomplete then. After any other loss the open files are complete.
+    /// Fails if records or tables were deleted: answers of the store would be incomplete. After any other loss the open files are complete.
     pub fn check_records(&self) -> Result<(), StoreLoss> {
         match self.loss.get() {
             Some(loss) if matches!(loss.loss, Loss::RecordsDeleted | Loss::TablesDropped) => {

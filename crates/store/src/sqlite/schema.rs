@@ -133,7 +133,7 @@ pub fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(user_version(connection)? > 0)
 }
 
-/// Returns what is missing in the tables of a file of this version or an older one: somebody dropped or replaced a table.
+/// Returns the first missing column of a file of this version or an older one: a table was dropped or replaced.
 pub fn find_problem(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let Some(applied) = version(connection)?.and_then(|version| MIGRATIONS.get(..version)) else {
         return Ok(None);

@@ -340,7 +340,7 @@ pub const KEYS: &[ConfigKey] = &[
         "sandbox.requirement",
         ValueKind::Choice(&["require", "best-effort"]),
         KeyDefault::Text("best-effort"),
-        "If the machine cannot enforce a policy: `require` rejects the call and names what is missing, `best-effort` runs it and reports what was enforced.",
+        "If the machine cannot enforce a policy: `require` rejects the call and names the missing safeguards, `best-effort` runs it and reports the enforced ones.",
     ),
     key(
         "sandbox.network",
