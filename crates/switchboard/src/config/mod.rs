@@ -7,6 +7,7 @@ mod file;
 mod keys;
 mod settings;
 mod show;
+mod stamp;
 mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use model::{AgentKind, Bounds, CallPolicy, Network, Preset, Requirement};
 pub use error::ConfigError;
 pub use settings::{EffectiveSettings, OptionOverride};
 pub use show::{as_json, as_toml, misspelled_variables, reference};
+pub use stamp::FileStamp;
 
 use protocol::{ProcessEnvironment, SwitchboardHome};
 use value::Value;

@@ -24,7 +24,7 @@ use super::connection::{ClientConnection, ConnectedClient};
 use super::job_handlers;
 use crate::caller::identify_http_client;
 use crate::client::JobReply;
-use crate::config::Config;
+use crate::config::{Config, FileStamp};
 use crate::machine::{self, MachineCheck};
 
 /// The job service and its front ends.
@@ -224,13 +224,19 @@ fn settings(
 /// Returns the ceiling at startup, narrowed by the one in the current configuration. While that is unreadable, the last one applies.
 fn ceiling(home: &SwitchboardHome, config: &Config, environment: &ProcessEnvironment) -> PolicyCeiling {
     let (home, environment, started) = (home.clone(), environment.clone(), config.sandbox.ceiling.clone());
-    let last = Mutex::new(started.clone());
+    let last = Mutex::new((started.clone(), None));
     PolicyCeiling::new(move || {
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(now) = Config::read(Some(&home), &environment, &[]) {
-            *last = started.within(&now.sandbox.ceiling);
+        let (ceiling, read_from) = &mut *last;
+        // Before the file is read: a change between the two is noticed by the next call.
+        let stamp = FileStamp::of_settled(home.config_file());
+        if stamp.is_none() || stamp != *read_from {
+            if let Ok(now) = Config::read(Some(&home), &environment, &[]) {
+                *ceiling = started.within(&now.sandbox.ceiling);
+            }
+            *read_from = stamp;
         }
-        last.clone()
+        ceiling.clone()
     })
 }
 
