@@ -79,35 +79,51 @@ impl Launcher {
         Self { settings, store, environments, checks: Mutex::default() }
     }
 
-    /// Fails if the call could not be launched right now.
+    /// Fails if the call could not be launched right now. Returns the setup for a run that starts at once.
     pub async fn check(
         &self,
         call: &CallSpec,
         environment: Option<&CallerEnvironment>,
-    ) -> Result<(), CannotLaunch> {
+    ) -> Result<LaunchSetup, CannotLaunch> {
         let setup = self.setup(call, environment, PathBuf::from("/nonexistent/private")).await?;
         agents::launch(call, &setup)?;
-        Ok(())
+        Ok(setup)
     }
 
-    /// Returns the launch of a job's next run, whose spool is `directory`.
+    /// Returns the launch of a job's next run, whose spool is `directory`. A run that starts right after [`Self::check`] reuses its
+    /// setup; any other one gathers it again, since programs, workspace and configuration may have changed.
     pub async fn launch(
         &self,
         job: JobId,
         spec: &CallSpec,
         directory: &Path,
+        checked: Option<LaunchSetup>,
     ) -> Result<Launch, CannotLaunch> {
-        let environment = self.environments.read(job);
-        if let Some(environment) = &environment {
-            // Another daemon may have accepted the call, so its secrets may be unknown here.
-            self.store.redact_values(&environment.secrets());
-        }
-        let setup = self.setup(spec, environment.as_ref(), Spool::at(directory).private()).await?;
+        let private_directory = Spool::at(directory).private();
+        let setup = match checked {
+            Some(setup) => LaunchSetup { private_directory, ..setup },
+            None => self.setup_for_job(job, spec, private_directory).await?,
+        };
         // Without a login the agent itself reports the error.
         if let Err(error) = agents::seed_private_state(spec, &setup) {
             tracing::warn!(%job, %error, "cannot seed the private state of the policy");
         }
         Ok(agents::launch(spec, &setup)?)
+    }
+
+    /// Gathers the setup of a job, with the environment of its caller.
+    async fn setup_for_job(
+        &self,
+        job: JobId,
+        spec: &CallSpec,
+        private_directory: PathBuf,
+    ) -> Result<LaunchSetup, NotReady> {
+        let environment = self.environments.read(job);
+        if let Some(environment) = &environment {
+            // Another daemon may have accepted the call, so its secrets may be unknown here.
+            self.store.redact_values(&environment.secrets());
+        }
+        self.setup(spec, environment.as_ref(), private_directory).await
     }
 
     async fn setup(

@@ -15,7 +15,7 @@ mod start;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agents::RunSequence;
+use agents::{LaunchSetup, RunSequence};
 use model::{Claim, Failure, FailureKind, Job, JobEnd, RunReport, TerminalState, Timestamp};
 use store::{FlushTicket, Store};
 use supervisor::{Run, Spool};
@@ -67,7 +67,7 @@ pub(crate) enum StartMode {
     /// No run of the job is alive.
     Fresh,
     /// The job was claimed as it was inserted. It is registered already, has no files, and may not be durable yet.
-    Preclaimed { active: Arc<ActiveJob>, flush: FlushTicket },
+    Preclaimed { active: Arc<ActiveJob>, flush: FlushTicket, setup: Option<Box<LaunchSetup>> },
     /// An earlier service has started this run.
     Reattach { run: u32, record: Box<RunRecord>, guards: Vec<LockGuard> },
 }
@@ -89,12 +89,14 @@ pub(crate) async fn run_job(
     context: Arc<RunnerContext>,
     job: Job,
     claim: Claim,
-    mode: StartMode,
+    mut mode: StartMode,
     slot: JobSlot,
 ) {
-    let (active, flush) = match &mode {
-        StartMode::Preclaimed { active, flush } => (Arc::clone(active), Some(flush.clone())),
-        StartMode::Fresh | StartMode::Reattach { .. } => (register(&context, &claim).await, None),
+    let (active, flush, checked_setup) = match &mut mode {
+        StartMode::Preclaimed { active, flush, setup } => {
+            (Arc::clone(active), Some(flush.clone()), setup.take())
+        }
+        StartMode::Fresh | StartMode::Reattach { .. } => (register(&context, &claim).await, None, None),
     };
     let files = context.records.files(job.id);
     let mut runner = JobRunner {
@@ -105,6 +107,7 @@ pub(crate) async fn run_job(
         job: &job,
         slot,
         flush,
+        checked_setup,
         guards: Vec::new(),
         events: EventLog::default(),
         last_run: None,
@@ -171,6 +174,8 @@ struct JobRunner<'a> {
     /// The flush of the job's row, which the first process must not precede. Only a job that was claimed as it was inserted has one,
     /// so it also means that the job has no files.
     flush: Option<FlushTicket>,
+    /// The setup with which the call was checked, until the job has to wait.
+    checked_setup: Option<Box<LaunchSetup>>,
     guards: Vec<LockGuard>,
     events: EventLog,
     last_run: Option<EndedRun>,

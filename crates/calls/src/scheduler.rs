@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use agents::LaunchSetup;
 use model::{AgentKind, Claim, Job, JobId, NewJob, Owner, Placement};
 use store::{Capacity, ChangeStream, ClaimRequest, Committed, Store, StoreError, Submitted, WatchEvent};
 use tokio::sync::Notify;
@@ -51,7 +52,12 @@ impl Scheduler {
     ///
     /// If a slot is free, the next queued job, usually this one, is claimed in the same transaction, which saves a round trip. Its run
     /// is prepared while the row is flushed.
-    pub async fn submit(&self, id: JobId, order: NewJob) -> Result<Submitted, StoreError> {
+    pub async fn submit(
+        &self,
+        id: JobId,
+        order: NewJob,
+        setup: Option<LaunchSetup>,
+    ) -> Result<Submitted, StoreError> {
         let Some(permit) = self.slots.try_acquire() else {
             // A submit with a claim renews the lease, and so notices deleted records itself.
             self.health.verify().await?;
@@ -73,7 +79,8 @@ impl Scheduler {
         match claimed.and_then(|job| Some((job.claim()?, job))) {
             Some((claim, job)) => {
                 let mode = if is_this {
-                    StartMode::Preclaimed { active: self.active.register(&claim), flush: flush.clone() }
+                    let (active, flush) = (self.active.register(&claim), flush.clone());
+                    StartMode::Preclaimed { active, flush, setup: setup.map(Box::new) }
                 } else {
                     StartMode::Fresh
                 };

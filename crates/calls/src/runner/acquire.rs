@@ -109,6 +109,7 @@ impl JobRunner<'_> {
 
     /// Releases the slot while the job is blocked, so that another one can run.
     fn release_slot(&mut self) {
+        self.checked_setup = None;
         self.slot.release();
         self.context.wake.notify_one();
     }

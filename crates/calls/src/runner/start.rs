@@ -27,7 +27,8 @@ impl JobRunner<'_> {
         let last = if has_files { self.files.runs().pop() } else { None };
         let number = last.map_or(1, |last| last + 1);
         let directory = self.files.run(number);
-        let launch = self.context.launcher.launch(self.job.id, sequence.spec(), &directory).await;
+        let checked = self.checked_setup.take().map(|setup| *setup);
+        let launch = self.context.launcher.launch(self.job.id, sequence.spec(), &directory, checked).await;
         let Launch { plan, session, model } = launch.map_err(|error| failed(launch_failure(&error)))?;
         if let ExpectedSession::Assigned(id) = &session {
             self.lock_session(id);

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use agents::LaunchSetup;
 use model::{CallSpec, Job, JobId, NewJob, SessionChoice, Timestamp};
 use store::{StoreError, Submitted};
 
@@ -72,7 +73,7 @@ impl JobService {
             self.0.store.redact_values(&environment.secrets());
         }
         let submitted = match self.validate(request).await {
-            Ok(order) => self.store_job(order, environment).await?,
+            Ok((order, setup)) => self.store_job(order, environment, Some(setup)).await?,
             // A repeated request is the same call, even if its directory or its agent is gone by now.
             Err(error) => match self.find_by_key(key.as_deref()).await? {
                 Some(job) => {
@@ -98,7 +99,7 @@ impl JobService {
             self.0.store.redact_values(&environment.secrets());
         }
         let order = self.0.store.new_job_for_retry(job).await?;
-        let submitted = self.store_job(order, environment).await?;
+        let submitted = self.store_job(order, environment, None).await?;
         // The caller does not wait for the job, and may look into its directory at once.
         self.files(submitted.job.id).announce(&submitted.job);
         Ok(self.submitted_job(&submitted))
@@ -120,6 +121,7 @@ impl JobService {
         &self,
         order: NewJob,
         environment: Option<CallerEnvironment>,
+        setup: Option<LaunchSetup>,
     ) -> Result<Submitted, CallError> {
         let id = self.0.store.new_id()?;
         if let Some(environment) = environment {
@@ -129,7 +131,7 @@ impl JobService {
         }
         let parent = order.parent;
         self.0.nested.lend_slot(parent, id);
-        let submitted = self.0.scheduler.submit(id, order).await;
+        let submitted = self.0.scheduler.submit(id, order, setup).await;
         let may_exist = match &submitted {
             Ok(submitted) => submitted.job.id == id,
             Err(error) => matches!(error, StoreError::Unconfirmed { .. }),
@@ -141,8 +143,8 @@ impl JobService {
         Ok(submitted?)
     }
 
-    /// Resolves the directories and the session of a call, and checks that it can be launched.
-    async fn validate(&self, request: CallRequest) -> Result<NewJob, CallError> {
+    /// Resolves the directories and the session of a call, and checks that it can be launched. Returns the setup of that launch.
+    async fn validate(&self, request: CallRequest) -> Result<(NewJob, LaunchSetup), CallError> {
         let CallRequest {
             mut call,
             tool,
@@ -177,8 +179,8 @@ impl JobService {
         for directory in &mut call.add_dirs {
             *directory = self.resolve_directory(directory)?;
         }
-        self.0.launcher.check(&call, environment.as_ref()).await?;
-        Ok(NewJob {
+        let setup = self.0.launcher.check(&call, environment.as_ref()).await?;
+        let order = NewJob {
             task,
             idempotency_key,
             parent,
@@ -186,7 +188,8 @@ impl JobService {
             expose_stream,
             max_attempts: self.0.settings.max_attempts,
             ..NewJob::new(call, tool, home)
-        })
+        };
+        Ok((order, setup))
     }
 
     /// Resolves a directory, unless a link that an agent may have planted leads to it.
