@@ -84,10 +84,10 @@ impl Launcher {
         &self,
         call: &CallSpec,
         environment: Option<&CallerEnvironment>,
-    ) -> Result<LaunchSetup, CannotLaunch> {
+    ) -> Result<Box<LaunchSetup>, CannotLaunch> {
         let setup = self.setup(call, environment, PathBuf::from("/nonexistent/private")).await?;
         agents::launch(call, &setup)?;
-        Ok(setup)
+        Ok(Box::new(setup))
     }
 
     /// Returns the launch of a job's next run, whose spool is `directory`. A run that starts right after [`Self::check`] reuses its

@@ -56,7 +56,7 @@ impl Scheduler {
         &self,
         id: JobId,
         order: NewJob,
-        setup: Option<LaunchSetup>,
+        setup: Option<Box<LaunchSetup>>,
     ) -> Result<Submitted, StoreError> {
         let Some(permit) = self.slots.try_acquire() else {
             // A submit with a claim renews the lease, and so notices deleted records itself.
@@ -80,7 +80,7 @@ impl Scheduler {
             Some((claim, job)) => {
                 let mode = if is_this {
                     let (active, flush) = (self.active.register(&claim), flush.clone());
-                    StartMode::Preclaimed { active, flush, setup: setup.map(Box::new) }
+                    StartMode::Preclaimed { active, flush, setup }
                 } else {
                     StartMode::Fresh
                 };

@@ -121,7 +121,7 @@ impl JobService {
         &self,
         order: NewJob,
         environment: Option<CallerEnvironment>,
-        setup: Option<LaunchSetup>,
+        setup: Option<Box<LaunchSetup>>,
     ) -> Result<Submitted, CallError> {
         let id = self.0.store.new_id()?;
         if let Some(environment) = environment {
@@ -144,7 +144,7 @@ impl JobService {
     }
 
     /// Resolves the directories and the session of a call, and checks that it can be launched. Returns the setup of that launch.
-    async fn validate(&self, request: CallRequest) -> Result<(NewJob, LaunchSetup), CallError> {
+    async fn validate(&self, request: CallRequest) -> Result<(NewJob, Box<LaunchSetup>), CallError> {
         let CallRequest {
             mut call,
             tool,
