@@ -1,6 +1,9 @@
 //! Concurrent calls: slots, sessions, directories.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use calls::{CallRequest, Followed, JobFilter, JobStatus, PageRequest, ShutdownMode, Until};
@@ -18,6 +21,7 @@ tests![
     directory_has_one_writer_if_configured,
     queued_jobs_start_in_order,
     jobs_waiting_for_a_session_hold_no_slot,
+    job_that_waited_searches_its_program_again,
     jobs_that_waited_never_exceed_the_limit,
     waiting_job_names_the_job_that_uses_its_session,
     duration_excludes_waits,
@@ -247,6 +251,40 @@ fn jobs_waiting_for_a_session_hold_no_slot() {
             close(&service).await;
         });
     }
+}
+
+/// A job that starts at once reuses the setup with which it was checked; after a wait that may be out of date.
+fn job_that_waited_searches_its_program_again() {
+    Harness::run(async |harness| {
+        // Programs in a workspace are never started.
+        let [early, late, started] =
+            ["early", "late", "started"].map(|name| harness.state().with_file_name(name));
+        let install = |directory: &Path| {
+            let agent = std::env::current_exe().unwrap();
+            let (agent, started) = (agent.display(), started.display());
+            let script = format!("#!/bin/sh\ndirname \"$0\" >> '{started}'\nexec '{agent}' \"$@\"\n");
+            fs::create_dir_all(directory).unwrap();
+            fs::write(directory.join("rehearsal"), script).unwrap();
+            fs::set_permissions(directory.join("rehearsal"), fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        install(&late);
+        let search_path = format!("{}:{}:/usr/bin:/bin", early.display(), late.display());
+        let service = harness
+            .open_with(|settings| {
+                settings.lookup.programs.clear();
+                settings.lookup.inherited.insert("PATH".to_owned(), search_path);
+            })
+            .await;
+        let first = service.submit(harness.request("say begun\nhang")).await.unwrap().job;
+        wait_for_line(&service, first, "begun").await;
+        let waiting = wait_for_its_session(&service, harness, first, 1, "answer done").await;
+        install(&early);
+        service.cancel(first).await.unwrap();
+        service.wait(&waiting, Until::All, LONG).await.unwrap();
+        let started = fs::read_to_string(&started).unwrap();
+        assert_eq!(started.lines().collect::<Vec<_>>(), [late.to_str().unwrap(), early.to_str().unwrap()]);
+        close(&service).await;
+    });
 }
 
 fn jobs_that_waited_never_exceed_the_limit() {

@@ -12,7 +12,7 @@ use dashboard::{Dashboard, DashboardOptions};
 use http_listener::{BearerToken, TokenError};
 use mcp_server::http::{self, ClientLimits, HttpAccess};
 use mcp_server::{CallDefaults, McpClient, McpOptions, RequestCapacity};
-use model::StateName;
+use model::{CallPolicy, StateName};
 use supervisor::{StartError, Supervisor};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -210,7 +210,7 @@ fn settings(
         file_tools: machine::file_tools(),
         expose: config.sandbox.expose.clone(),
         guarded: machine::own_directories(home),
-        policy_ceiling: ceiling(home, config, environment),
+        policy_ceiling: PolicyCeiling::new(ceiling_reader(home, config, environment)),
         one_writer_per_directory: config.one_writer_per_directory,
         retention: calls::RetentionLimits {
             max_age: config.retention.max_age,
@@ -221,11 +221,15 @@ fn settings(
     })
 }
 
-/// Returns the ceiling at startup, narrowed by the one in the current configuration. While that is unreadable, the last one applies.
-fn ceiling(home: &SwitchboardHome, config: &Config, environment: &ProcessEnvironment) -> PolicyCeiling {
+/// Returns a function that reads the ceiling: the one at startup, narrowed by the one in the current configuration. While that is unreadable, the last one applies.
+fn ceiling_reader(
+    home: &SwitchboardHome,
+    config: &Config,
+    environment: &ProcessEnvironment,
+) -> impl Fn() -> CallPolicy + Send + Sync + use<> {
     let (home, environment, started) = (home.clone(), environment.clone(), config.sandbox.ceiling.clone());
     let last = Mutex::new((started.clone(), None));
-    PolicyCeiling::new(move || {
+    move || {
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         let (ceiling, read_from) = &mut *last;
         // Before the file is read: a change between the two is noticed by the next call.
@@ -237,7 +241,7 @@ fn ceiling(home: &SwitchboardHome, config: &Config, environment: &ProcessEnviron
             *read_from = stamp;
         }
         ceiling.clone()
-    })
+    }
 }
 
 fn options(config: &Config, environment: &ProcessEnvironment) -> McpOptions {
@@ -293,5 +297,33 @@ impl JobsError {
                 "use another port with `--http 127.0.0.1:PORT`; port 0 picks a free one".to_owned()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::Preset;
+    use std::fs;
+
+    /// Both files are so old that they may be taken from memory.
+    #[test]
+    fn lowered_ceiling_applies_after_the_file_was_cached() {
+        let root = tempfile::tempdir().unwrap();
+        let home =
+            SwitchboardHome::from_environment(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into())
+                .unwrap();
+        let set_ceiling = |ceiling: &str| {
+            fs::write(home.config_file(), format!("[sandbox]\nceiling = \"{ceiling}\"\n")).unwrap();
+            let has_stamp = || FileStamp::of_settled(home.config_file()).is_some();
+            testkit::eventually("the file has no stamp", has_stamp);
+        };
+        set_ceiling("off");
+        let environment = ProcessEnvironment::default();
+        let config = Config::read(Some(&home), &environment, &[]).unwrap();
+        let read = ceiling_reader(&home, &config, &environment);
+        assert_eq!((read().preset, read().preset), (Preset::Off, Preset::Off));
+        set_ceiling("restricted");
+        assert_eq!(read().preset, Preset::Restricted);
     }
 }
