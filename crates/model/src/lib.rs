@@ -6,6 +6,7 @@ mod agent_state;
 mod agent_text;
 mod caches;
 mod call;
+mod change_set;
 mod confined;
 mod error_chain;
 mod event;
@@ -34,6 +35,7 @@ pub use call::{
     AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, SettingsChoice,
     ToolChoice,
 };
+pub use change_set::{ChangeExtent, ChangeKind, ChangeSet, FileChange, NotRecorded};
 pub use confined::{
     Confined, Enforcement, Escape, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport,
 };
