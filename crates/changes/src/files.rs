@@ -1,0 +1,93 @@
+//! Reads and writes the files of a record: atomically, locked, and never blocked by a FIFO.
+
+use std::fs::{self, File, FileTimes};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ChangesError;
+
+/// Reads at most `limit` bytes of a regular file. Returns `None` if there is none, or if it is larger.
+pub(crate) fn read_small(path: &Path, limit: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    regular_file::open_linked(path).ok()?.take(limit + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= limit).then_some(bytes)
+}
+
+/// Replaces a file atomically. Nothing is fsynced, like the other files of a job: a record that a power cut has damaged is
+/// reported, since JSON and objects can be checked.
+pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), ChangesError> {
+    let temporary = path.with_added_extension("new");
+    let write = || {
+        regular_file::create_regular(&temporary)?.write_all(bytes)?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(ChangesError::file("write", path))
+}
+
+/// Writes a value as JSON, see [`replace_file`].
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ChangesError> {
+    let bytes = serde_json::to_vec(value)
+        .map_err(|source| ChangesError::DamagedRecord { path: path.to_owned(), source })?;
+    replace_file(path, &bytes)
+}
+
+/// Reads a value. Returns `None` if the file does not exist.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ChangesError> {
+    let bytes = match regular_file::read_regular(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        bytes => bytes.map_err(ChangesError::file("read", path))?,
+    };
+    let damaged = |source| ChangesError::DamagedRecord { path: path.to_owned(), source };
+    serde_json::from_slice(&bytes).map(Some).map_err(damaged)
+}
+
+/// Removes a file. Succeeds if there is none.
+pub(crate) fn remove_file(path: &Path) -> Result<(), ChangesError> {
+    ignore_missing(fs::remove_file(path)).map_err(ChangesError::file("remove", path))
+}
+
+/// Removes a directory with its content. Succeeds if there is none.
+pub(crate) fn remove_directory(path: &Path) -> Result<(), ChangesError> {
+    ignore_missing(fs::remove_dir_all(path)).map_err(ChangesError::file("remove", path))
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+/// Copies an index, or removes the copy if there is no original. The copy keeps the modification time: git compares it with
+/// the times of the entries to find files that changed within the same tick of the clock.
+pub(crate) fn copy_index(from: &Path, to: &Path) -> Result<Vec<u8>, ChangesError> {
+    let mut original = match regular_file::open_linked(from) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return remove_file(to).map(|()| Vec::new()),
+        file => file.map_err(ChangesError::file("read", from))?,
+    };
+    let read = |file: &mut File| {
+        let metadata = file.metadata()?;
+        let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
+        file.read_to_end(&mut bytes)?;
+        Ok::<_, io::Error>((bytes, metadata.modified()?))
+    };
+    let (bytes, modified) = read(&mut original).map_err(ChangesError::file("read", from))?;
+    let write = || {
+        let mut copy = regular_file::create_regular(to)?;
+        copy.write_all(&bytes)?;
+        copy.set_times(FileTimes::new().set_modified(modified))
+    };
+    write().map_err(ChangesError::file("write", to))?;
+    Ok(bytes)
+}
+
+/// Locks a record against other processes until the returned file is dropped.
+pub(crate) fn lock(path: &Path) -> Result<File, ChangesError> {
+    let open = || {
+        let file = regular_file::open_lock_file(path)?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok::<_, io::Error>(file)
+    };
+    open().map_err(ChangesError::file("lock", path))
+}

@@ -1,0 +1,207 @@
+//! Runs git commands in a private git directory and an environment without the configuration of the user.
+//!
+//! Commands that write objects never see the objects of the user as an alternate: git would set the modification times of
+//! objects there that it finds instead of writing them again.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::error::ChangesError;
+use crate::process::{ProcessOutput, communicate};
+
+/// The part of the environment that git inherits: to find itself and its libraries, and nothing that changes its behavior.
+const INHERITED: [&str; 5] = ["PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DEVELOPER_DIR", "TMPDIR"];
+const FIXED: [(&str, &str); 10] = [
+    ("HOME", "/nonexistent"),
+    ("XDG_CONFIG_HOME", "/nonexistent"),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_ATTR_NOSYSTEM", "1"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_NO_REPLACE_OBJECTS", "1"),
+    ("LC_ALL", "C"),
+];
+const OPTIONS: [&str; 10] = [
+    "--no-optional-locks",
+    "--no-pager",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "core.untrackedCache=false",
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "protocol.allow=never",
+];
+
+/// The time for one step of a record. A FIFO in place of a `.gitignore` would block git forever.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TimeLimit {
+    limit: Duration,
+    deadline: Instant,
+}
+
+impl TimeLimit {
+    pub(crate) fn start(limit: Duration) -> Self {
+        Self { limit, deadline: Instant::now() + limit }
+    }
+}
+
+/// A private git directory, combined with the worktree and the objects of the user.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_field_names, reason = "a git directory is a term of git")]
+pub(crate) struct Git {
+    pub(crate) git_dir: PathBuf,
+    pub(crate) worktree: PathBuf,
+    /// The object directory of the user, for commands that only read.
+    pub(crate) user_objects: PathBuf,
+    /// The length of an object id: 40 for SHA-1, 64 for SHA-256.
+    pub(crate) id_length: usize,
+    pub(crate) time: TimeLimit,
+}
+
+/// One command of git.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct GitCommand<'a> {
+    git: &'a Git,
+    name: &'static str,
+    args: Vec<OsString>,
+    index: Option<PathBuf>,
+    reads_user_objects: bool,
+    input: Vec<u8>,
+}
+
+impl Git {
+    pub(crate) fn command(&self, name: &'static str) -> GitCommand<'_> {
+        let (args, input) = (Vec::new(), Vec::new());
+        GitCommand { git: self, name, args, index: None, reads_user_objects: false, input }
+    }
+
+    /// Fails if the time is up. For the work between two commands, on a slow file system.
+    pub(crate) fn check_time(&self) -> Result<(), ChangesError> {
+        let TimeLimit { limit, deadline } = self.time;
+        if Instant::now() < deadline {
+            return Ok(());
+        }
+        Err(ChangesError::TimedOut { worktree: self.worktree.clone(), limit })
+    }
+}
+
+impl GitCommand<'_> {
+    pub(crate) fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets the index file. Without one, the command sees an empty index.
+    pub(crate) fn index(mut self, index: &Path) -> Self {
+        self.index = Some(index.to_owned());
+        self
+    }
+
+    /// Lets the command read the objects of the user. Must not be used for a command that writes objects.
+    pub(crate) fn with_user_objects(mut self) -> Self {
+        self.reads_user_objects = true;
+        self
+    }
+
+    pub(crate) fn input(mut self, input: Vec<u8>) -> Self {
+        self.input = input;
+        self
+    }
+
+    /// Runs the command and returns its standard output. Any exit status but 0 is an error.
+    pub(crate) fn run(self) -> Result<Vec<u8>, ChangesError> {
+        self.run_accepting(|code| code == 0).map(|(_, stdout)| stdout)
+    }
+
+    /// Runs the command and returns its exit status and standard output, if the exit status is accepted.
+    pub(crate) fn run_accepting(self, accept: impl Fn(i32) -> bool) -> Result<(i32, Vec<u8>), ChangesError> {
+        let (command, worktree, time) = (self.name, self.git.worktree.clone(), self.git.time);
+        let child = self.spawn().map_err(|source| match source.kind() {
+            // A missing working directory is reported as ENOENT, too.
+            ErrorKind::NotFound | ErrorKind::NotADirectory if !worktree.is_dir() => {
+                ChangesError::WorktreeMissing { path: worktree.clone() }
+            }
+            _ => ChangesError::GitMissing { source },
+        })?;
+        let output = communicate(child, &self.input, time.deadline);
+        match output.map_err(|source| ChangesError::GitMissing { source })? {
+            None => Err(ChangesError::TimedOut { worktree, limit: time.limit }),
+            Some(ProcessOutput { status, stdout, stderr }) => match status.code() {
+                Some(code) if accept(code) => Ok((code, stdout)),
+                _ => {
+                    let message = format!("{} ({status})", join_lines(&stderr));
+                    Err(ChangesError::GitFailed { command, worktree, message })
+                }
+            },
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the only place that starts git")]
+    fn spawn(&self) -> io::Result<Child> {
+        let mut command = Command::new("git");
+        command.env_clear();
+        for name in INHERITED {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command.envs(FIXED);
+        command.env("GIT_DIR", &self.git.git_dir).env("GIT_WORK_TREE", &self.git.worktree);
+        // A missing index is an empty one. Without the variable, git would use the one in its directory.
+        let no_index = self.git.git_dir.join("no-index");
+        command.env("GIT_INDEX_FILE", self.index.as_deref().unwrap_or(&no_index));
+        if self.reads_user_objects {
+            command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", quote_alternate(&self.git.user_objects));
+        }
+        command.args(OPTIONS).arg(self.name).args(&self.args).current_dir(&self.git.worktree);
+        let stdin = if self.input.is_empty() { Stdio::null() } else { Stdio::piped() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+    }
+}
+
+/// Quotes a path for a list of alternates: a colon would separate two of them.
+fn quote_alternate(path: &Path) -> OsString {
+    let mut quoted = vec![b'"'];
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'"' | b'\\' => quoted.extend([b'\\', byte]),
+            b' '..=b'~' => quoted.push(byte),
+            _ => quoted.extend(format!("\\{byte:03o}").into_bytes()),
+        }
+    }
+    quoted.push(b'"');
+    OsString::from_vec(quoted)
+}
+
+/// Joins the messages of git to one line of printable characters, at most 400 of them.
+fn join_lines(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join("; ").chars().map(|c| if c.is_control() { '?' } else { c }).take(400).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_joined_to_one_printable_line() {
+        assert_eq!(join_lines(b"error: a\x1b[31m\n\n  fatal: b\r\n"), "error: a?[31m; fatal: b");
+        assert_eq!(join_lines(&[b'x'; 1000]).len(), 400);
+    }
+
+    #[test]
+    fn alternate_with_special_bytes_is_quoted() {
+        let path = Path::new(OsStr::from_bytes(b"/a:b\"c\\\n\xff"));
+        assert_eq!(quote_alternate(path), OsStr::new(r#""/a:b\"c\\\012\377""#));
+    }
+}

@@ -1,0 +1,64 @@
+//! Names the files in the directory of a record.
+
+use std::path::{Path, PathBuf};
+
+/// The directory of a record.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(crate) directory: PathBuf,
+}
+
+impl Layout {
+    fn at(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.at("lock")
+    }
+
+    /// The private git directory.
+    pub(crate) fn git_dir(&self) -> PathBuf {
+        self.at("git")
+    }
+
+    /// The copy of the index of the user, as it was when the job started.
+    pub(crate) fn user_index(&self) -> PathBuf {
+        self.at("user.index")
+    }
+
+    /// The files before the job that differ from the index of the user.
+    pub(crate) fn before_index(&self) -> PathBuf {
+        self.at("before.index")
+    }
+
+    /// The files after the job that differ from the index of the user.
+    pub(crate) fn after_index(&self) -> PathBuf {
+        self.at("after.index")
+    }
+
+    /// The snapshot before. Its presence means that the snapshot is complete.
+    pub(crate) fn before(&self) -> PathBuf {
+        self.at("begin.json")
+    }
+
+    /// The result. Its presence means that the snapshot after is complete.
+    pub(crate) fn changes(&self) -> PathBuf {
+        self.at("changes.json")
+    }
+
+    pub(crate) fn patch(&self) -> PathBuf {
+        self.at("changes.patch")
+    }
+
+    /// A directory for temporary files. Each step creates its own and removes leftovers of a crash.
+    pub(crate) fn scratch(&self, step: &str) -> PathBuf {
+        self.at("scratch").join(step)
+    }
+
+    /// Returns the path of the record relative to a worktree, if the record is inside of it.
+    pub(crate) fn path_in(&self, worktree: &Path) -> Option<PathBuf> {
+        let directory = self.directory.canonicalize().ok()?;
+        directory.strip_prefix(worktree).map(Path::to_owned).ok()
+    }
+}

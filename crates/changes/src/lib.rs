@@ -1,0 +1,39 @@
+//! Records the changes that a job makes in place in the worktree of a git repository, shows them and undoes them.
+//!
+//! A snapshot before and one after the job are stored in a private git directory beside the files of the job. The
+//! repository itself is only read: its index, objects, refs, stash, configuration and hooks stay as they are. No command
+//! that the repository or the configuration of the user names is run: no hook, filter, `textconv`, fsmonitor or pager.
+//!
+//! Everything here blocks. Knows no job and no scheduler (see `calls`).
+
+mod after;
+mod before;
+mod config;
+mod difference;
+mod directories;
+mod entry;
+mod error;
+mod files;
+mod git;
+mod head;
+mod ignored;
+mod index_flags;
+mod layout;
+mod listing;
+mod objects;
+mod private_git;
+mod process;
+mod record;
+mod repository;
+mod restore;
+mod selection;
+mod snapshot;
+mod state;
+mod worktree_files;
+
+pub use error::ChangesError;
+pub use record::ChangeRecord;
+pub use repository::Repository;
+pub use restore::{
+    Conflict, ConflictReason, Direction, Obstacle, RestoreAction, RestoreError, Restored, RestoredFile,
+};

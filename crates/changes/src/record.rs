@@ -1,0 +1,100 @@
+//! The record of the changes of one job.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use model::ChangeSet;
+
+use crate::error::ChangesError;
+use crate::files::{lock, read_json};
+use crate::git::TimeLimit;
+use crate::layout::Layout;
+use crate::repository::Repository;
+use crate::restore::{Direction, RestoreError, Restored, restore_files};
+use crate::selection::select_files;
+use crate::state::{BeforeSnapshot, RecordedChanges};
+use crate::{after, before};
+
+/// The record of the changes of one job, in a directory of its own. Survives the process: every step works from the files
+/// alone, and a lock serializes the steps of several processes.
+#[derive(Debug, Clone)]
+pub struct ChangeRecord {
+    layout: Layout,
+}
+
+impl ChangeRecord {
+    /// Names the directory of the record. Creates nothing.
+    pub fn new(directory: PathBuf) -> Self {
+        Self { layout: Layout { directory } }
+    }
+
+    /// Takes the snapshot before the first run of the job. Does nothing if a complete one exists: the job was then started
+    /// by another daemon. After an error there is none, also if the time is up.
+    pub fn begin(&self, repository: &Repository, limit: Duration) -> Result<(), ChangesError> {
+        let (directory, time) = (&self.layout.directory, TimeLimit::start(limit));
+        regular_file::create_private_directory(directory).map_err(ChangesError::file("create", directory))?;
+        let _lock = lock(&self.layout.lock())?;
+        match self.read_before()? {
+            Some(_) => Ok(()),
+            None => before::take_snapshot(&self.layout, repository, time)
+                .inspect_err(|_| before::remove_files(&self.layout)),
+        }
+    }
+
+    /// Takes the snapshot after a run, and writes the change set and the patch. Replaces the result of an earlier run.
+    pub fn finish(&self, limit: Duration) -> Result<ChangeSet, ChangesError> {
+        let time = TimeLimit::start(limit);
+        let directory = || self.layout.directory.clone();
+        if !self.layout.before().exists() {
+            return Err(ChangesError::NotStarted { directory: directory() });
+        }
+        let _lock = lock(&self.layout.lock())?;
+        let before =
+            self.read_before()?.ok_or_else(|| ChangesError::NotStarted { directory: directory() })?;
+        after::take_snapshot(&self.layout, before, time)
+    }
+
+    /// Returns the change set, or `None` before the first [`finish`](Self::finish).
+    pub fn read(&self) -> Result<Option<ChangeSet>, ChangesError> {
+        Ok(self.read_changes()?.map(|changes| changes.change_set))
+    }
+
+    /// Returns the patch of some files, or of all files without any path: in the format of git, with renames and binary
+    /// data. A path matches a file or everything below a directory. Files that were not recorded have no patch.
+    pub fn patch(&self, paths: &[PathBuf]) -> Result<Vec<u8>, ChangesError> {
+        let changes = self.read_finished()?;
+        let file = self.layout.patch();
+        let patch = fs::read(&file).map_err(ChangesError::file("read", &file))?;
+        let mut selected = Vec::new();
+        for position in select_files(&changes.change_set, paths)? {
+            let range = changes.patch_ranges.get(position).and_then(|(start, end)| patch.get(*start..*end));
+            selected.extend(range.ok_or(ChangesError::UnexpectedOutput { command: "diff-tree" })?);
+        }
+        Ok(selected)
+    }
+
+    /// Restores the files as they were before or after the job, and merges later edits. Writes nothing if there is a
+    /// conflict. Selects files like [`patch`](Self::patch).
+    pub fn restore(&self, direction: Direction, paths: &[PathBuf]) -> Result<Restored, RestoreError> {
+        let changes = self.read_finished()?;
+        let _lock = lock(&self.layout.lock())?;
+        let started = || ChangesError::NotStarted { directory: self.layout.directory.clone() };
+        let before = self.read_before()?.ok_or_else(started)?;
+        let selected = select_files(&changes.change_set, paths)?;
+        restore_files(&self.layout, &before, &changes, &selected, direction)
+    }
+
+    fn read_before(&self) -> Result<Option<BeforeSnapshot>, ChangesError> {
+        read_json(&self.layout.before())
+    }
+
+    fn read_changes(&self) -> Result<Option<RecordedChanges>, ChangesError> {
+        read_json(&self.layout.changes())
+    }
+
+    fn read_finished(&self) -> Result<RecordedChanges, ChangesError> {
+        let directory = || self.layout.directory.clone();
+        self.read_changes()?.ok_or_else(|| ChangesError::NotFinished { directory: directory() })
+    }
+}

@@ -1,0 +1,110 @@
+//! Finds the git repository around a directory, without running git.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::config::Settings;
+use crate::entry::to_path;
+use crate::error::ChangesError;
+use crate::files::read_small;
+
+const LIMIT: u64 = 64 * 1024;
+
+/// A git repository with a worktree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repository {
+    worktree: PathBuf,
+    git_dir: PathBuf,
+    common_dir: PathBuf,
+}
+
+impl Repository {
+    /// Finds the repository around a directory. Returns `None` outside of one, in a bare one, or inside of a `.git`
+    /// directory. The worktree is always the directory that contains `.git`: a `core.worktree` that leads elsewhere is
+    /// ignored, so that nothing is written there. Like git, does not cross the boundary of a file system.
+    pub fn find(directory: &Path) -> Result<Option<Self>, ChangesError> {
+        let directory = directory.canonicalize().map_err(ChangesError::file("open", directory))?;
+        let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
+        let start = device(&directory).map_err(ChangesError::file("open", &directory))?;
+        if directory.components().any(|name| name.as_os_str().as_bytes().eq_ignore_ascii_case(b".git")) {
+            return Ok(None);
+        }
+        for ancestor in directory.ancestors() {
+            if device(ancestor).is_ok_and(|device| device != start) {
+                return Ok(None);
+            }
+            if let Some(found) = Self::open(ancestor)? {
+                return Ok(Some(found).filter(|found| !found.is_bare()));
+            }
+            if is_git_directory(ancestor, ancestor) {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Opens the repository whose worktree is a directory. Returns `None` if the directory has no `.git`.
+    pub(crate) fn open(worktree: &Path) -> Result<Option<Self>, ChangesError> {
+        let dot_git = worktree.join(".git");
+        let Ok(found) = fs::metadata(&dot_git) else { return Ok(None) };
+        let is_file = found.is_file();
+        let git_dir = if is_file { read_git_file(&dot_git) } else { Some(dot_git.clone()) };
+        let opened = git_dir.and_then(|git_dir| {
+            let common_dir = find_common_dir(&git_dir);
+            let is_valid = is_git_directory(&git_dir, &common_dir);
+            is_valid.then(|| Self { worktree: worktree.to_owned(), git_dir, common_dir })
+        });
+        if is_file && opened.is_none() {
+            return Err(ChangesError::BrokenRepository { path: dot_git });
+        }
+        Ok(opened)
+    }
+
+    /// Returns the repository that a record names.
+    pub(crate) fn from_parts(worktree: PathBuf, git_dir: PathBuf, common_dir: PathBuf) -> Self {
+        Self { worktree, git_dir, common_dir }
+    }
+
+    /// Returns the root of the worktree.
+    pub fn worktree(&self) -> &Path {
+        &self.worktree
+    }
+
+    /// Returns the git directory of this worktree.
+    pub(crate) fn git_dir(&self) -> &Path {
+        &self.git_dir
+    }
+
+    /// Returns the git directory that all worktrees share.
+    pub(crate) fn common_dir(&self) -> &Path {
+        &self.common_dir
+    }
+
+    /// Returns whether the repository is declared as bare. Git ignores that setting in linked worktrees.
+    fn is_bare(&self) -> bool {
+        let mut settings = Settings::default();
+        settings.add_file(&self.git_dir.join("config"));
+        settings.get_bool("core.bare") == Some(true)
+    }
+}
+
+/// Reads `gitdir: PATH` from a `.git` file of a linked worktree or of a submodule.
+fn read_git_file(path: &Path) -> Option<PathBuf> {
+    let content = read_small(path, LIMIT)?;
+    let target = to_path(content.strip_prefix(b"gitdir:")?.trim_ascii());
+    path.parent()?.join(target).canonicalize().ok()
+}
+
+fn find_common_dir(git_dir: &Path) -> PathBuf {
+    let content = read_small(&git_dir.join("commondir"), LIMIT);
+    let common_dir = content.map(|content| git_dir.join(to_path(content.trim_ascii())));
+    common_dir.and_then(|path| path.canonicalize().ok()).unwrap_or_else(|| git_dir.to_owned())
+}
+
+fn is_git_directory(git_dir: &Path, common_dir: &Path) -> bool {
+    git_dir.join("HEAD").symlink_metadata().is_ok()
+        && common_dir.join("objects").is_dir()
+        && common_dir.join("refs").is_dir()
+}

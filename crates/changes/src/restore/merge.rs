@@ -1,0 +1,63 @@
+//! Merges contents, and produces the files to write with the line endings of a checkout.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::entry::{Entry, format_index_info, join_nul};
+use crate::error::ChangesError;
+use crate::git::Git;
+use crate::objects::read_blobs;
+use crate::restore::ConflictReason;
+use crate::snapshot::add_entries;
+
+/// The exit statuses of `merge-file`: the number of conflicts up to 127, or an error such as a binary file.
+const MERGE_ERROR: i32 = 255;
+
+/// Merges the contents "ours", "base" and "theirs". Returns the object of the result.
+pub(super) fn merge_contents(
+    git: &Git,
+    scratch: &Path,
+    contents: &[Entry; 3],
+) -> Result<Result<String, ConflictReason>, ChangesError> {
+    let blobs = read_blobs(git, &contents.iter().map(|entry| entry.oid.as_str()).collect())?;
+    let mut args = vec!["-p".into(), "-q".into()];
+    for (name, entry) in ["ours", "base", "theirs"].into_iter().zip(contents) {
+        let path = scratch.join(name);
+        let blob = blobs.get(&entry.oid).ok_or(ChangesError::UnexpectedOutput { command: "cat-file" })?;
+        // Git decides by the first bytes; the merge of a binary file would be garbage.
+        if blob.contains(&0) {
+            return Ok(Err(ConflictReason::BinaryEdited));
+        }
+        fs::write(&path, blob).map_err(ChangesError::file("write", &path))?;
+        args.push(path.into_os_string());
+    }
+    let (code, merged) =
+        git.command("merge-file").args(args).run_accepting(|code| (0..=255).contains(&code))?;
+    match code {
+        0 => {}
+        MERGE_ERROR => return Ok(Err(ConflictReason::BinaryEdited)),
+        _ => return Ok(Err(ConflictReason::SameLines)),
+    }
+    let command = git.command("hash-object").args(["-w", "--no-filters", "--stdin"]);
+    let output = command.input(merged).run()?;
+    Ok(Ok(String::from_utf8_lossy(&output).trim().to_owned()))
+}
+
+/// Writes the files below `staged` in the scratch directory.
+pub(super) fn stage_files(
+    git: &Git,
+    scratch: &Path,
+    files: &BTreeMap<&Path, Entry>,
+) -> Result<(), ChangesError> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let index = scratch.join("staged.index");
+    let entries = files.iter().map(|(path, entry)| (*path, Some(entry)));
+    add_entries(git, &index, format_index_info(entries, git.id_length))?;
+    let mut prefix = std::ffi::OsString::from("--prefix=");
+    prefix.push(scratch.join("staged/"));
+    let command = git.command("checkout-index").args(["-f", "-q", "-z", "--stdin"]).args([prefix]);
+    command.index(&index).input(join_nul(files.keys().copied())).run().map(|_| ())
+}

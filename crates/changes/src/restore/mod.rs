@@ -1,0 +1,201 @@
+//! Restores files as they were before or after a job, with a three-way merge of later edits.
+//!
+//! Everything is computed before the first write. Conflicts are collected, and any of them means that nothing is written.
+
+mod beneath;
+mod decision;
+mod merge;
+mod plan;
+mod write;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use model::NotRecorded;
+use model::exact_path::show_path;
+
+use crate::error::ChangesError;
+use crate::files::remove_directory;
+use crate::git::TimeLimit;
+use crate::layout::Layout;
+use crate::private_git;
+use crate::repository::Repository;
+use crate::state::{BeforeSnapshot, RecordedChanges};
+
+const LIMIT: Duration = Duration::from_mins(5);
+
+/// The state to restore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// The state before the job.
+    Undo,
+    /// The state after the job.
+    Redo,
+}
+
+/// The restored files, sorted by path. A renamed file is listed with both paths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// The files.
+    pub files: Vec<RestoredFile>,
+}
+
+/// A restored file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestoredFile {
+    /// The path in the worktree.
+    pub path: PathBuf,
+    /// The action.
+    pub what: RestoreAction,
+}
+
+/// The action that restored a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestoreAction {
+    /// The file was written.
+    Written,
+    /// The file was deleted.
+    Deleted,
+    /// The change was merged with later edits.
+    Merged,
+    /// The file was in this state already.
+    AlreadySo,
+}
+
+/// A file that cannot be restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The path in the worktree.
+    pub path: PathBuf,
+    /// The reason.
+    pub reason: ConflictReason,
+}
+
+/// The reason why a file cannot be restored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConflictReason {
+    /// A later edit is in the same lines.
+    #[error("edited since in the same lines")]
+    SameLines,
+    /// A later edit cannot be merged: the file would be deleted, is a link or is too large.
+    #[error("edited since")]
+    EditedSince,
+    /// A binary file was edited later.
+    #[error("binary file edited since")]
+    BinaryEdited,
+    /// The file was deleted later.
+    #[error("deleted since")]
+    DeletedSince,
+    /// Another file was created later.
+    #[error("created since")]
+    CreatedSince,
+    /// Something else is at the path, or in place of a directory above it.
+    #[error("{kind} `{}` is in the way", show_path(path))]
+    InTheWay {
+        /// The path of the obstacle.
+        path: PathBuf,
+        /// The kind of the obstacle.
+        kind: Obstacle,
+    },
+    /// The content was not recorded.
+    #[error("{}", describe_not_recorded(*.0))]
+    NotRecorded(NotRecorded),
+    /// The commit of a submodule is not restored: the submodule is a repository of its own.
+    #[error("is a submodule: run `git submodule update` to restore its commit")]
+    Submodule,
+    /// The current file cannot be read.
+    #[error("cannot be read")]
+    Unreadable,
+}
+
+/// A thing in the way of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// A directory with other files.
+    Directory,
+    /// A file or link in place of a directory.
+    File,
+    /// A FIFO, socket or device.
+    Special,
+}
+
+impl std::fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Directory => "the directory",
+            Self::File => "the file or link",
+            Self::Special => "the special file",
+        })
+    }
+}
+
+fn describe_not_recorded(reason: NotRecorded) -> &'static str {
+    match reason {
+        NotRecorded::TooLarge => "not recorded because of its size",
+        NotRecorded::Filtered => "not recorded because a filter produces its content",
+        NotRecorded::Repository => "is a repository of its own",
+        NotRecorded::Unreadable => "not recorded because it could not be read",
+    }
+}
+
+/// A failure to restore files.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// Some files cannot be restored. Nothing was written.
+    #[error("cannot restore {}", list_conflicts(.0))]
+    Conflicts(Vec<Conflict>),
+    /// A file could not be written, or changed at the same time.
+    #[error("cannot restore `{}`; {}", show_path(path), describe_rollback(damaged))]
+    Write {
+        /// The path in the worktree.
+        path: PathBuf,
+        /// Files that could not be put back. Empty if the worktree is as it was before.
+        damaged: Vec<PathBuf>,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The record cannot be read.
+    #[error(transparent)]
+    Changes(#[from] ChangesError),
+}
+
+fn list_conflicts(conflicts: &[Conflict]) -> String {
+    let list: Vec<String> = conflicts
+        .iter()
+        .map(|conflict| format!("`{}`: {}", show_path(&conflict.path), conflict.reason))
+        .collect();
+    list.join(", ")
+}
+
+fn describe_rollback(damaged: &[PathBuf]) -> String {
+    if damaged.is_empty() {
+        return "no file was changed".into();
+    }
+    let list: Vec<String> = damaged.iter().map(|path| format!("`{}`", show_path(path))).collect();
+    format!("these files could not be put back: {}", list.join(", "))
+}
+
+/// Restores the selected files of a change set.
+pub(crate) fn restore_files(
+    layout: &Layout,
+    before: &BeforeSnapshot,
+    changes: &RecordedChanges,
+    selected: &[usize],
+    direction: Direction,
+) -> Result<Restored, RestoreError> {
+    let repository =
+        Repository::from_parts(before.worktree.clone(), before.git_dir.clone(), before.common_dir.clone());
+    let git = private_git::open(&layout.git_dir(), &repository, before.id_length, TimeLimit::start(LIMIT));
+    let scratch = layout.scratch("restore");
+    remove_directory(&scratch)?;
+    regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
+    let plan = plan::prepare(&git, &layout.after_index(), &scratch, changes, selected, direction)?;
+    let result = write::write_files(&git.worktree, &plan.steps, &plan.directories);
+    remove_directory(&scratch)?;
+    result?;
+    Ok(Restored { files: plan.files })
+}

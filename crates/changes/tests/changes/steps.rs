@@ -1,0 +1,167 @@
+//! The order and the repetition of the steps, and their errors.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+
+use changes::{ChangeRecord, ChangesError, Direction, RestoreError};
+
+use crate::fixture::{LIMIT, Project, describe, run_test_in_process};
+
+const ROOT: &str = "CHANGES_TEST_ROOT";
+
+#[test]
+fn second_begin_keeps_the_first_snapshot() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.begin();
+    project.write("a.txt", "b\n");
+    project.begin();
+    assert_eq!(describe(&project.finish()), ["modified a.txt +1 -1"]);
+}
+
+#[test]
+fn interrupted_begin_is_begun_anew() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.begin();
+    let record = project.root.join("record");
+    fs::remove_file(record.join("begin.json")).unwrap();
+    fs::write(record.join("user.index"), "partial").unwrap();
+    fs::write(record.join("before.index"), "partial").unwrap();
+    fs::write(record.join("git/config"), "[partial").unwrap();
+    fs::create_dir_all(record.join("scratch/ignored")).unwrap();
+    fs::write(record.join("begin.json.new"), "{").unwrap();
+    project.write("a.txt", "user\n");
+    assert_eq!(project.record_job(|| project.write("a.txt", "job\n")), ["modified a.txt +1 -1"]);
+    project.undo();
+    assert_eq!(project.read("a.txt"), "user\n");
+}
+
+#[test]
+fn second_finish_replaces_the_first() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.record_job(|| {
+        project.write("a.txt", "b\n");
+        project.write("c.txt", "c\n");
+    });
+    project.write("a.txt", "a\n");
+    project.write("d.txt", "d\n");
+    assert_eq!(describe(&project.finish()), ["added c.txt +1 -0", "added d.txt +1 -0"]);
+    project.undo();
+    assert!(!project.exists("c.txt") && !project.exists("d.txt"));
+}
+
+#[test]
+fn repeated_finish_gives_the_same_change_set() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.write("b.txt", "b\n");
+    project.begin();
+    project.write("a.txt", "changed\n");
+    project.write("b.txt", "changed\n");
+    let (first, patch) = (project.finish(), project.patch(&[]));
+    assert_eq!(project.finish(), first);
+    assert_eq!(project.patch(&[]), patch);
+}
+
+#[test]
+fn interrupted_finish_is_repeated() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.record_job(|| project.write("a.txt", "b\n"));
+    let record = project.root.join("record");
+    fs::remove_file(record.join("changes.json")).unwrap();
+    fs::write(record.join("after.index"), "partial").unwrap();
+    fs::create_dir_all(record.join("scratch/compare")).unwrap();
+    fs::write(record.join("scratch/compare/before"), "partial").unwrap();
+    assert_eq!(describe(&project.finish()), ["modified a.txt +1 -1"]);
+}
+
+#[test]
+fn finish_without_begin_is_an_error() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    let error = project.record.finish(LIMIT).unwrap_err();
+    assert!(matches!(error, ChangesError::NotStarted { .. }), "{error:?}");
+}
+
+#[test]
+fn read_before_finish_is_none() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    assert_eq!(project.record.read().unwrap(), None);
+    project.begin();
+    assert_eq!(project.record.read().unwrap(), None);
+}
+
+#[test]
+fn patch_before_finish_is_an_error() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.begin();
+    let error = project.record.patch(&[]).unwrap_err();
+    assert!(matches!(error, ChangesError::NotFinished { .. }), "{error:?}");
+}
+
+#[test]
+fn restore_before_finish_is_an_error() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.begin();
+    let error = project.record.restore(Direction::Undo, &[]).unwrap_err();
+    assert!(matches!(error, RestoreError::Changes(ChangesError::NotFinished { .. })), "{error:?}");
+}
+
+#[test]
+fn unknown_path_is_an_error() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.record_job(|| project.write("a.txt", "b\n"));
+    let error = project.record.patch(&[PathBuf::from("b.txt")]).unwrap_err();
+    assert_eq!(error.to_string(), "the job did not change `b.txt`");
+}
+
+#[test]
+fn damaged_record_is_reported() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.begin();
+    fs::write(project.root.join("record/begin.json"), "{").unwrap();
+    let error = project.record.finish(LIMIT).unwrap_err();
+    assert!(matches!(error, ChangesError::DamagedRecord { .. }), "{error:?}");
+}
+
+#[test]
+fn missing_worktree_is_reported() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.begin();
+    fs::rename(&project.worktree, project.root.join("moved")).unwrap();
+    let error = project.record.finish(LIMIT).unwrap_err();
+    assert!(matches!(error, ChangesError::WorktreeMissing { .. }), "{error:?}");
+}
+
+#[test]
+fn missing_git_is_reported() {
+    if let Some(root) = std::env::var_os(ROOT) {
+        let project = Project::open(root.into());
+        let error = project.record.begin(&project.repository(), LIMIT).unwrap_err();
+        assert!(matches!(error, ChangesError::GitMissing { .. }), "{error:?}");
+        return;
+    }
+    let project = Project::new(&[("a.txt", "a\n")]);
+    let variables = [(ROOT, project.root.as_os_str()), ("PATH", OsStr::new("/nonexistent"))];
+    run_test_in_process("steps::missing_git_is_reported", &variables);
+}
+
+#[test]
+fn record_inside_of_worktree_is_not_listed() {
+    let mut project = Project::new(&[("a.txt", "a\n")]);
+    project.record = ChangeRecord::new(project.path(".record/job"));
+    project.write(".record/other", "of the user\n");
+    assert_eq!(project.record_job(|| project.write("a.txt", "b\n")), ["modified a.txt +1 -1"]);
+    project.undo();
+    assert_eq!(project.read("a.txt"), "a\n");
+}
+
+#[test]
+fn two_records_do_not_disturb_each_other() {
+    let project = Project::new(&[("a.txt", "a\n"), ("b.txt", "b\n")]);
+    let other = ChangeRecord::new(project.root.join("record-of-other-job"));
+    project.begin();
+    project.write("a.txt", "job\n");
+    other.begin(&project.repository(), LIMIT).unwrap();
+    project.write("b.txt", "other\n");
+    assert_eq!(describe(&other.finish(LIMIT).unwrap()), ["modified b.txt +1 -1"]);
+    assert_eq!(describe(&project.finish()), ["modified a.txt +1 -1", "modified b.txt +1 -1"]);
+}
