@@ -15,7 +15,8 @@ use crate::head::{read_commit, read_nested_commit};
 use crate::ignored::find_ignored_before;
 use crate::layout::Layout;
 use crate::listing::{Listing, list_changes};
-use crate::objects::keep_blobs;
+use crate::objects::{keep_blobs, read_sizes};
+use crate::parallel::run_both;
 use crate::private_git;
 use crate::repository::Repository;
 use crate::snapshot::{Candidate, FILE_LIMIT, record_files};
@@ -33,11 +34,13 @@ pub(crate) fn take_snapshot(
     let listing = list_changes(&git, &layout.user_index(), FILE_LIMIT, excluded.as_deref())?;
     let head = read_commit(&repository, &git).filter(|head| before.base.as_ref() != Some(head));
     let known: BTreeMap<PathBuf, FileState> = before.files.into_iter().collect();
-    let sides = find_changes(&git, layout, &listing, known, before.started)?;
+    let (sides, originals) = find_changes(&git, layout, &listing, known, before.started)?;
 
     let scratch = layout.scratch("compare");
     regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
-    let Difference { files, patch } = compare(&git, &scratch, &sides)?;
+    let originals = originals.iter().map(String::as_str).collect();
+    let (Difference { files, patch }, ()) =
+        run_both(|| compare(&git, &scratch, &sides), || keep_blobs(&git, &originals))?;
     remove_directory(&layout.scratch(""))?;
     let (files, patch_ranges) = files.into_iter().unzip();
     let change_set = ChangeSet { worktree: git.worktree.clone(), base: before.base, head, files };
@@ -55,14 +58,14 @@ pub(crate) fn take_snapshot(
     Ok(changes.change_set)
 }
 
-/// Returns the states of all changed paths.
+/// Returns the states of all changed paths, and the blobs of the user that the record needs.
 fn find_changes(
     git: &Git,
     layout: &Layout,
     listing: &Listing,
     known: BTreeMap<PathBuf, FileState>,
     started: u64,
-) -> Result<BTreeMap<PathBuf, Sides>, ChangesError> {
+) -> Result<(BTreeMap<PathBuf, Sides>, Vec<String>), ChangesError> {
     let index = layout.after_index();
     copy_index(&layout.before_index(), &index)?;
     let mut candidates: BTreeMap<PathBuf, Candidate> = BTreeMap::new();
@@ -81,15 +84,15 @@ fn find_changes(
     let new = listing.tracked.iter().filter(|(path, _)| !candidates.contains_key(*path));
     let new: BTreeMap<&PathBuf, &Entry> =
         new.filter_map(|(path, entry)| Some((path, entry.as_ref()?))).collect();
-    let unavailable = keep_originals(git, layout, &new)?;
-    for (path, entry) in new {
+    for (path, entry) in &new {
         // Git compares a path of a sparse directory once it exists. It did not exist before.
         let is_flagged = listing.flags.contains(path);
-        let state = if is_flagged { FileState::Absent } else { FileState::Recorded(entry.clone()) };
-        before.insert(path.clone(), state);
-        candidates.insert(path.clone(), Candidate { tracked: Some(entry.clone()), known: false });
+        let state = if is_flagged { FileState::Absent } else { FileState::Recorded((*entry).clone()) };
+        before.insert((*path).clone(), state);
+        candidates.insert((*path).clone(), Candidate { tracked: Some((*entry).clone()), known: false });
     }
-    let mut after = record_files(git, &index, &candidates)?;
+    let (unavailable, mut after) =
+        run_both(|| find_unavailable(git, layout, &new), || record_files(git, &index, &candidates))?;
     add_repositories(git, listing, &mut before, &mut after);
 
     let mut changed = BTreeMap::new();
@@ -109,11 +112,14 @@ fn find_changes(
     changed.retain(|path, _| {
         !ignored.contains(path) || is_younger(&git.worktree.join(path), started) == Some(true)
     });
-    Ok(changed)
+    let originals =
+        new.iter().filter(|(path, entry)| !entry.is_submodule() && !unavailable.contains_key(**path));
+    let originals = originals.map(|(_, entry)| entry.oid.clone()).collect();
+    Ok((changed, originals))
 }
 
-/// Keeps the content of tracked files from before the job, and returns the files whose content is not available.
-fn keep_originals(
+/// Returns the tracked files whose content from before the job is not available.
+fn find_unavailable(
     git: &Git,
     layout: &Layout,
     tracked: &BTreeMap<&PathBuf, &Entry>,
@@ -127,9 +133,11 @@ fn keep_originals(
         return Ok(BTreeMap::new());
     }
     let ids = files.iter().map(|(_, entry)| entry.oid.as_str()).collect();
-    let sizes = keep_blobs(git, &ids, FILE_LIMIT)?;
     let paths: Vec<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
-    let filtered = find_filtered(git, &layout.user_index(), &paths)?;
+    let (sizes, filtered) = run_both(
+        || read_sizes(git.command("cat-file").with_user_objects(), &ids),
+        || find_filtered(git, &layout.user_index(), &paths),
+    )?;
     let reasons = files.iter().filter_map(|(path, entry)| {
         let reason = match sizes.get(&entry.oid) {
             _ if filtered.contains(*path) => NotRecorded::Filtered,

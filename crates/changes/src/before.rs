@@ -11,7 +11,7 @@ use crate::git::{Git, TimeLimit};
 use crate::head::{read_commit, read_nested_commit};
 use crate::layout::Layout;
 use crate::listing::{Listing, list_changes};
-use crate::objects::keep_blobs;
+use crate::objects::{keep_blobs, read_sizes};
 use crate::private_git;
 use crate::repository::Repository;
 use crate::snapshot::{Candidate, FILE_LIMIT, record_files};
@@ -73,7 +73,11 @@ fn record_listing(
 ) -> Result<BTreeMap<PathBuf, FileState>, ChangesError> {
     let regular = listing.tracked.values().flatten().filter(|entry| entry.is_regular());
     let ids: BTreeSet<&str> = regular.map(|entry| entry.oid.as_str()).collect();
-    keep_blobs(git, &ids, FILE_LIMIT)?;
+    let sizes = read_sizes(git.command("cat-file").with_user_objects(), &ids)?;
+    keep_blobs(
+        git,
+        &ids.into_iter().filter(|id| sizes.get(*id).is_some_and(|size| *size <= FILE_LIMIT)).collect(),
+    )?;
     let new = |path: PathBuf| (path, Candidate::default());
     let mut candidates: BTreeMap<PathBuf, Candidate> =
         find_flagged(git, listing).into_iter().map(new).collect();

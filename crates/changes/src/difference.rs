@@ -2,19 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use model::{ChangeExtent, ChangeKind, FileChange};
 
-use crate::entry::{Entry, RawChange, format_index_info, parse_raw_change, split_nul, to_path};
+use crate::entry::{Entry, RawChange, parse_raw_change, to_path};
 use crate::error::ChangesError;
-use crate::files::remove_file;
 use crate::git::Git;
+use crate::index_file::PrivateIndex;
 use crate::objects::read_sizes;
-use crate::snapshot::add_entries;
 use crate::state::{FileState, Sides};
 
-const UNEXPECTED: ChangesError = ChangesError::UnexpectedOutput { command: "diff-tree" };
+const UNEXPECTED: ChangesError = ChangesError::UnexpectedOutput { command: "diff-index" };
 
 /// The changed files with their parts of the patch, sorted by path.
 #[derive(Debug, Default)]
@@ -60,28 +58,32 @@ fn compare_recorded(
     recorded: &BTreeMap<&Path, &Sides>,
     difference: &mut Difference,
 ) -> Result<(), ChangesError> {
-    let (before, after) = run_both(
-        || write_tree(git, &scratch.join("before"), recorded, |sides| &sides.before),
-        || write_tree(git, &scratch.join("after"), recorded, |sides| &sides.after),
-    )?;
-    let (listing, patch) = run_both(
-        || diff_trees(git, &["-z", "--raw", "--numstat", "--no-abbrev"], &before, &after),
-        || {
-            let prefixes = ["--src-prefix=a/", "--dst-prefix=b/"];
-            diff_trees(
-                git,
-                &[["-p", "--binary", "--full-index"].as_slice(), &prefixes].concat(),
-                &before,
-                &after,
-            )
-        },
-    )?;
-    let (changes, lines) = parse_listing(&listing).ok_or(UNEXPECTED)?;
+    let (before, after) = (scratch.join("before"), scratch.join("after"));
+    write_side(&before, recorded, |sides| &sides.before)?;
+    write_side(&after, recorded, |sides| &sides.after)?;
+    let tree = git.command("write-tree").args(["--missing-ok"]).index(&before).run()?;
+    let tree = String::from_utf8_lossy(&tree).trim().to_owned();
+    let args = [
+        "--cached",
+        "-M",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-color",
+        "-z",
+        "--raw",
+        "--numstat",
+        "--no-abbrev",
+    ];
+    let command = git.command("diff-index").args(args).index(&after).with_user_objects();
+    let args = ["-p", "--binary", "--full-index", "--src-prefix=a/", "--dst-prefix=b/", &tree, "--"];
+    let mut output = command.args(args).run()?;
+    let (changes, lines, patch_start) = parse_listing(&output).ok_or(UNEXPECTED)?;
+    let patch = output.split_off(patch_start);
     let is_binary = |change: &&RawChange| matches!(lines.get(&change.path), Some(None));
     let entries = changes.iter().filter(is_binary).flat_map(|change| [&change.before, &change.after]);
     let ids =
         entries.flatten().filter(|entry| !entry.is_submodule()).map(|entry| entry.oid.as_str()).collect();
-    let sizes = read_sizes(git.command("cat-file"), &ids)?;
+    let sizes = read_sizes(git.command("cat-file").with_user_objects(), &ids)?;
     let mut sections = split_patch(&patch).into_iter();
     for change in changes {
         // A change of the type is a deletion and an addition in the patch.
@@ -97,48 +99,32 @@ fn compare_recorded(
     if sections.next().is_some() { Err(UNEXPECTED) } else { Ok(()) }
 }
 
-/// Runs two functions at the same time.
-fn run_both<T: Send>(
-    first: impl FnOnce() -> Result<T, ChangesError> + Send,
-    second: impl FnOnce() -> Result<T, ChangesError>,
-) -> Result<(T, T), ChangesError> {
-    thread::scope(|scope| {
-        let first = scope.spawn(first);
-        let second = second();
-        let first = first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok((first?, second?))
-    })
-}
-
-fn write_tree(
-    git: &Git,
-    index: &Path,
+/// Writes an index with one side of the changes.
+fn write_side(
+    path: &Path,
     recorded: &BTreeMap<&Path, &Sides>,
     side: impl Fn(&Sides) -> &FileState,
-) -> Result<String, ChangesError> {
-    remove_file(index)?;
-    let entries = recorded.iter().filter_map(|(path, sides)| Some((*path, Some(side(sides).entry()?))));
-    let entries = format_index_info(entries, git.id_length);
-    if !entries.is_empty() {
-        add_entries(git, index, entries)?;
+) -> Result<(), ChangesError> {
+    let mut index = PrivateIndex::default();
+    for (path, sides) in recorded {
+        if let Some(entry) = side(sides).entry() {
+            index.insert(path, entry);
+        }
     }
-    let output = git.command("write-tree").args(["--missing-ok"]).index(index).run()?;
-    remove_file(index)?;
-    Ok(String::from_utf8_lossy(&output).trim().to_owned())
-}
-
-fn diff_trees(git: &Git, args: &[&str], before: &str, after: &str) -> Result<Vec<u8>, ChangesError> {
-    let command = git.command("diff-tree").args(["-r", "-M", "--no-ext-diff", "--no-textconv", "--no-color"]);
-    command.args(args).args([before, after, "--"]).run()
+    index.write(path)
 }
 
 /// The numbers of added and removed lines, by path. `None` for a binary file.
 type Lines = HashMap<PathBuf, Option<(u64, u64)>>;
 
-fn parse_listing(output: &[u8]) -> Option<(Vec<RawChange>, Lines)> {
-    let mut fields = split_nul(output);
+/// Parses the changes and their lines. Returns them with the start of the patch.
+fn parse_listing(output: &[u8]) -> Option<(Vec<RawChange>, Lines, usize)> {
     let (mut changes, mut lines) = (Vec::new(), Lines::new());
+    let mut fields = Fields { rest: output };
     while let Some(field) = fields.next() {
+        if field.is_empty() {
+            break;
+        }
         if field.starts_with(b":") {
             changes.push(parse_raw_change(field, &mut fields)?);
             continue;
@@ -150,7 +136,23 @@ fn parse_listing(output: &[u8]) -> Option<(Vec<RawChange>, Lines)> {
         let number = |text| str::from_utf8(text).ok()?.parse().ok();
         lines.insert(to_path(path), number(added).zip(number(removed)));
     }
-    Some((changes, lines))
+    Some((changes, lines, output.len() - fields.rest.len()))
+}
+
+/// The fields before the patch, which ends the listing and has no terminating NUL. An empty field precedes it.
+struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let end = self.rest.iter().position(|byte| *byte == 0)?;
+        let field = &self.rest[..end];
+        self.rest = &self.rest[end + 1..];
+        Some(field)
+    }
 }
 
 fn find_kind(change: &RawChange) -> ChangeKind {

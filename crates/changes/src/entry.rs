@@ -1,13 +1,10 @@
 //! The entries of an index, and the formats in which git lists and reads them.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-
-use crate::error::ChangesError;
 
 /// The mode and the object of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,36 +56,6 @@ pub(crate) fn join_nul<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<u8>
         joined.push(0);
     }
     joined
-}
-
-/// Formats entries for `update-index --index-info`. `None` removes the path. All object ids have the same length.
-pub(crate) fn format_index_info<'a>(
-    entries: impl IntoIterator<Item = (&'a Path, Option<&'a Entry>)>,
-    id_length: usize,
-) -> Vec<u8> {
-    let mut info = Vec::new();
-    for (path, entry) in entries {
-        let line = match entry {
-            Some(Entry { mode, oid }) => format!("{mode:o} {oid}\t"),
-            None => format!("0 {}\t", "0".repeat(id_length)),
-        };
-        info.extend(line.into_bytes());
-        info.extend(path.as_os_str().as_bytes());
-        info.push(0);
-    }
-    info
-}
-
-/// Parses the output of `ls-files --stage -z`.
-pub(crate) fn parse_stage_listing(output: &[u8]) -> Result<BTreeMap<PathBuf, Entry>, ChangesError> {
-    let parse = |record: &[u8]| {
-        let (info, path) = record.split_at_checked(record.iter().position(|byte| *byte == b'\t')?)?;
-        let mut fields = info.split(|byte| *byte == b' ');
-        let entry = Entry::parse(fields.next()?, fields.next()?)?;
-        Some((to_path(&path[1..]), entry))
-    };
-    let entries = split_nul(output).map(parse).collect::<Option<_>>();
-    entries.ok_or(ChangesError::UnexpectedOutput { command: "ls-files" })
 }
 
 /// One record of a raw diff.
@@ -155,16 +122,6 @@ mod tests {
     #[test]
     fn malformed_object_id_is_rejected() {
         assert_eq!(Entry::parse(b"100644", b"--exec"), None);
-    }
-
-    #[test]
-    fn index_info_round_trips_through_listing() {
-        let entry = Entry { mode: 0o120_000, oid: OID.into() };
-        let info = format_index_info([(Path::new("a\tb"), Some(&entry)), (Path::new("c"), None)], 40);
-        assert_eq!(info, format!("120000 {OID}\ta\tb\x000 {NONE}\tc\0").into_bytes());
-        let listing = format!("120000 {OID} 0\ta\tb\0");
-        let parsed = parse_stage_listing(listing.as_bytes()).unwrap();
-        assert_eq!(parsed, BTreeMap::from([("a\tb".into(), entry)]));
     }
 
     #[test]

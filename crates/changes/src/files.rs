@@ -3,6 +3,7 @@
 use std::fs::{self, File, FileTimes};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
+use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -59,27 +60,45 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     result.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Copies an index, or removes the copy if there is no original. The copy keeps the modification time: git compares it with
-/// the times of the entries to find files that changed within the same tick of the clock.
-pub(crate) fn copy_index(from: &Path, to: &Path) -> Result<Vec<u8>, ChangesError> {
-    let mut original = match regular_file::open_linked(from) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return remove_file(to).map(|()| Vec::new()),
-        file => file.map_err(ChangesError::file("read", from))?,
-    };
-    let read = |file: &mut File| {
+/// Copies an index, or removes the copy if there is no original. The copy keeps the modification time, see [`write_index`].
+pub(crate) fn copy_index(from: &Path, to: &Path) -> Result<(), ChangesError> {
+    let Some((bytes, modified)) = read_dated(from)? else { return remove_file(to) };
+    write_dated(to, &bytes, Some(modified))
+}
+
+/// Reads an index. A missing one is empty.
+pub(crate) fn read_index(path: &Path) -> Result<Vec<u8>, ChangesError> {
+    Ok(read_dated(path)?.map(|(bytes, _)| bytes).unwrap_or_default())
+}
+
+/// Writes an index. A replaced one keeps its modification time: git compares it with the times of the entries to find files that
+/// changed within the same tick of the clock.
+pub(crate) fn write_index(path: &Path, bytes: &[u8]) -> Result<(), ChangesError> {
+    let modified = fs::metadata(path).and_then(|file| file.modified()).ok();
+    write_dated(path, bytes, modified)
+}
+
+fn read_dated(path: &Path) -> Result<Option<(Vec<u8>, SystemTime)>, ChangesError> {
+    let read = || {
+        let mut file = regular_file::open_linked(path)?;
         let metadata = file.metadata()?;
         let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
         file.read_to_end(&mut bytes)?;
         Ok::<_, io::Error>((bytes, metadata.modified()?))
     };
-    let (bytes, modified) = read(&mut original).map_err(ChangesError::file("read", from))?;
+    match read() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        read => read.map(Some).map_err(ChangesError::file("read", path)),
+    }
+}
+
+fn write_dated(path: &Path, bytes: &[u8], modified: Option<SystemTime>) -> Result<(), ChangesError> {
     let write = || {
-        let mut copy = regular_file::create_regular(to)?;
-        copy.write_all(&bytes)?;
-        copy.set_times(FileTimes::new().set_modified(modified))
+        let mut file = regular_file::create_regular(path)?;
+        file.write_all(bytes)?;
+        modified.map_or(Ok(()), |modified| file.set_times(FileTimes::new().set_modified(modified)))
     };
-    write().map_err(ChangesError::file("write", to))?;
-    Ok(bytes)
+    write().map_err(ChangesError::file("write", path))
 }
 
 /// Locks a record against other processes until the returned file is dropped.

@@ -29,7 +29,10 @@ pub(crate) fn find_ignored_before(
     }
     remove_directory(scratch)?;
     let recorded = |rule: &PathBuf| Some(changed.get(rule)?.before.entry()?.oid.as_str());
-    let blobs = read_blobs(git, &rules.iter().filter_map(recorded).collect())?;
+    let blobs = read_blobs(
+        git.command("cat-file").with_user_objects(),
+        &rules.iter().filter_map(recorded).collect(),
+    )?;
     for rule in &rules {
         let content = match changed.get(rule) {
             Some(_) => recorded(rule).and_then(|id| blobs.get(id)).cloned(),

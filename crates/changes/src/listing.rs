@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use crate::entry::{Entry, parse_raw_change, split_nul, to_path};
 use crate::error::ChangesError;
 use crate::git::Git;
 use crate::index_flags::IndexFlags;
+use crate::parallel::run_both;
 use crate::private_git::is_shared_index;
 use crate::worktree_files::is_inside_git_dir;
 
@@ -34,21 +34,18 @@ pub(crate) fn list_changes(
     size_limit: u64,
     excluded: Option<&Path>,
 ) -> Result<Listing, ChangesError> {
-    let (tracked, others, flags) = thread::scope(|scope| {
-        let tracked = scope.spawn(|| list_tracked(git, index));
-        let others = scope.spawn(|| {
-            let args = ["-z", "--others", "--exclude-standard"];
-            git.command("ls-files").args(args).index(index).with_user_objects().run()
-        });
-        let flags = read_flags(git, index);
-        (join(tracked), join(others), flags)
-    });
-    let mut listing = Listing { tracked: tracked?, flags: flags?, ..Listing::default() };
+    let list_others = || {
+        let args = ["-z", "--others", "--exclude-standard"];
+        git.command("ls-files").args(args).index(index).with_user_objects().run()
+    };
+    let ((tracked, others), flags) =
+        run_both(|| run_both(|| list_tracked(git, index), list_others), || read_flags(git, index))?;
+    let mut listing = Listing { tracked, flags, ..Listing::default() };
     if is_worth_refresh(git, &listing.tracked, size_limit) {
         refresh_index(git, index)?;
         listing.tracked = list_tracked(git, index)?;
     }
-    for path in split_nul(&others?) {
+    for path in split_nul(&others) {
         let (name, is_repository) = path.strip_suffix(b"/").map_or((path, false), |name| (name, true));
         let path = to_path(name);
         if is_inside_git_dir(&path) || excluded.is_some_and(|excluded| path.starts_with(excluded)) {
@@ -61,11 +58,6 @@ pub(crate) fn list_changes(
         }
     }
     Ok(listing)
-}
-
-/// Returns the result of a thread, or continues its panic.
-fn join<T>(handle: thread::ScopedJoinHandle<'_, T>) -> T {
-    handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 fn list_tracked(git: &Git, index: &Path) -> Result<BTreeMap<PathBuf, Option<Entry>>, ChangesError> {

@@ -27,30 +27,25 @@ pub(crate) fn read_sizes(
     Ok(sizes.collect())
 }
 
-/// Copies blobs of the user into the private directory and returns the sizes of the existing ones. Those over the limit are
-/// not copied.
-pub(crate) fn keep_blobs(
-    git: &Git,
-    ids: &BTreeSet<&str>,
-    size_limit: u64,
-) -> Result<HashMap<String, u64>, ChangesError> {
-    let sizes = read_sizes(git.command("cat-file").with_user_objects(), ids)?;
-    let small = ids.iter().copied().filter(|id| sizes.get(*id).is_some_and(|size| *size <= size_limit));
-    let small: BTreeSet<&str> = small.collect();
-    if !small.is_empty() {
-        let command = git.command("pack-objects").args(["-q", "--window=0", "--threads=1"]);
-        let base = git.git_dir.join("objects/pack/pack");
-        command.args([base]).with_user_objects().input(join_lines(&small)).run()?;
+/// Copies blobs of the user into the private directory.
+pub(crate) fn keep_blobs(git: &Git, ids: &BTreeSet<&str>) -> Result<(), ChangesError> {
+    if ids.is_empty() {
+        return Ok(());
     }
-    Ok(sizes)
+    let command = git.command("pack-objects").args(["-q", "--window=0", "--threads=1"]);
+    let base = git.git_dir.join("objects/pack/pack");
+    command.args([base]).with_user_objects().input(join_lines(ids)).run().map(|_| ())
 }
 
-/// Reads blobs of the private directory.
-pub(crate) fn read_blobs(git: &Git, ids: &BTreeSet<&str>) -> Result<HashMap<String, Vec<u8>>, ChangesError> {
+/// Reads blobs.
+pub(crate) fn read_blobs(
+    command: GitCommand<'_>,
+    ids: &BTreeSet<&str>,
+) -> Result<HashMap<String, Vec<u8>>, ChangesError> {
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
-    let output = git.command("cat-file").args(["--batch", "--buffer"]).input(join_lines(ids)).run()?;
+    let output = command.args(["--batch", "--buffer"]).input(join_lines(ids)).run()?;
     let mut rest = output.as_slice();
     let mut blobs = HashMap::new();
     while !rest.is_empty() {

@@ -69,7 +69,7 @@ impl ChangeRecord {
         let mut selected = Vec::new();
         for position in select_files(&changes.change_set, paths)? {
             let range = changes.patch_ranges.get(position).and_then(|(start, end)| patch.get(*start..*end));
-            selected.extend(range.ok_or(ChangesError::UnexpectedOutput { command: "diff-tree" })?);
+            selected.extend(range.ok_or(ChangesError::UnexpectedOutput { command: "diff-index" })?);
         }
         Ok(selected)
     }

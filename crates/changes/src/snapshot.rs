@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use model::NotRecorded;
 
-use crate::entry::{Entry, format_index_info, join_nul, parse_stage_listing};
+use crate::entry::{Entry, join_nul};
 use crate::error::ChangesError;
 use crate::git::Git;
 use crate::head::read_nested_commit;
+use crate::index_file::PrivateIndex;
 use crate::state::{FileState, Stamp};
 use crate::worktree_files::{Found, WorktreeFiles};
 
@@ -119,24 +120,25 @@ fn classify(
 /// Updates the private index and returns all of its entries.
 fn hash_files<'a>(
     git: &Git,
-    index: &Path,
+    path: &Path,
     prepared: impl Iterator<Item = (&'a Path, Option<&'a Entry>)>,
     hashed: &BTreeSet<&Path>,
 ) -> Result<BTreeMap<PathBuf, Entry>, ChangesError> {
-    let prepared = format_index_info(prepared, git.id_length);
-    if !prepared.is_empty() {
-        add_entries(git, index, prepared)?;
+    let mut prepared = prepared.peekable();
+    if prepared.peek().is_some() {
+        let mut index = PrivateIndex::read(path, git.id_length)?;
+        for (path, entry) in prepared {
+            match entry {
+                Some(entry) => index.insert(path, entry),
+                None => index.remove(path),
+            }
+        }
+        index.write(path)?;
     }
     if hashed.is_empty() {
         return Ok(BTreeMap::new());
     }
     let command = git.command("update-index").args(["-z", "--add", "--replace", "--remove", "--stdin"]);
-    command.index(index).input(join_nul(hashed.iter().copied())).run()?;
-    parse_stage_listing(&git.command("ls-files").args(["-z", "--stage"]).index(index).run()?)
-}
-
-/// Adds entries in the format of [`format_index_info`] to an index, without looking at files or objects.
-pub(crate) fn add_entries(git: &Git, index: &Path, entries: Vec<u8>) -> Result<(), ChangesError> {
-    let command = git.command("update-index").args(["-z", "--add", "--replace", "--index-info"]);
-    command.index(index).input(entries).run().map(|_| ())
+    command.index(path).input(join_nul(hashed.iter().copied())).run()?;
+    Ok(PrivateIndex::read(path, git.id_length)?.entries().collect())
 }

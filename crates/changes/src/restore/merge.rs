@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::entry::{Entry, format_index_info, join_nul};
+use crate::entry::{Entry, join_nul};
 use crate::error::ChangesError;
 use crate::git::Git;
+use crate::index_file::PrivateIndex;
 use crate::objects::read_blobs;
 use crate::restore::ConflictReason;
-use crate::snapshot::add_entries;
 
 /// The exit statuses of `merge-file`: the number of conflicts up to 127, or an error such as a binary file.
 const MERGE_ERROR: i32 = 255;
@@ -20,7 +20,8 @@ pub(super) fn merge_contents(
     scratch: &Path,
     contents: &[Entry; 3],
 ) -> Result<Result<String, ConflictReason>, ChangesError> {
-    let blobs = read_blobs(git, &contents.iter().map(|entry| entry.oid.as_str()).collect())?;
+    let blobs =
+        read_blobs(git.command("cat-file"), &contents.iter().map(|entry| entry.oid.as_str()).collect())?;
     let mut args = vec!["-p".into(), "-q".into()];
     for (name, entry) in ["ours", "base", "theirs"].into_iter().zip(contents) {
         let path = scratch.join(name);
@@ -54,8 +55,11 @@ pub(super) fn stage_files(
         return Ok(());
     }
     let index = scratch.join("staged.index");
-    let entries = files.iter().map(|(path, entry)| (*path, Some(entry)));
-    add_entries(git, &index, format_index_info(entries, git.id_length))?;
+    let mut entries = PrivateIndex::default();
+    for (path, entry) in files {
+        entries.insert(path, entry);
+    }
+    entries.write(&index)?;
     let mut prefix = std::ffi::OsString::from("--prefix=");
     prefix.push(scratch.join("staged/"));
     let command = git.command("checkout-index").args(["-f", "-q", "-z", "--stdin"]).args([prefix]);
