@@ -43,6 +43,11 @@ bench-sandbox *ARGS:
     cargo build --release --locked -p switchboard -p bench
     {{ target }}/release/bench sandbox --save {{ ARGS }}
 
+# Measure the snapshots of changes against `git status` and save the table
+bench-changes *ARGS:
+    cargo build --release --locked -p switchboard -p bench
+    {{ target }}/release/bench changes --save {{ ARGS }}
+
 # Inject faults into ours and every installable peer, and save the table of outcomes
 faults *ARGS:
     cargo build --release --locked -p switchboard -p bench

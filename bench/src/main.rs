@@ -26,6 +26,7 @@ mod recovering;
 mod report;
 mod scale;
 mod serving;
+mod snapshotting;
 mod soak;
 mod spread;
 mod supervising;
@@ -80,6 +81,8 @@ enum Bench {
     Page(Common),
     /// Cost of `switchboard recover` with 10,000 jobs: time and memory
     Recover(Common),
+    /// Cost of the snapshots before and after a job in a git repository
+    Changes(Common),
     /// Fill a new home with jobs of the past weeks, to look at; nothing is measured
     Fill(Past),
 }
@@ -180,6 +183,7 @@ fn main() -> ExitCode {
         Bench::Serving(options) => measure_serving(&options),
         Bench::Page(common) => measure_paging(&common),
         Bench::Recover(common) => measure_recovering(&common),
+        Bench::Changes(common) => measure_snapshotting(&common),
         Bench::Fill(past) => fill(&past),
         Bench::Library(common) => measure_library(&common),
         Bench::Faults(options) => try_faults(&options),
@@ -268,6 +272,16 @@ fn measure_recovering(common: &Common) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(recovering::measure(executables, directory, &scale))
     })
+}
+
+fn measure_snapshotting(common: &Common) -> Result<(), Failure> {
+    let scale = if common.quick {
+        snapshotting::SnapshottingScale::QUICK
+    } else {
+        snapshotting::SnapshottingScale::FULL
+    };
+    let page = Page { title: "Snapshot overhead", file: "changes.md", method: scale.method() };
+    page.fill(common, |_, directory| snapshotting::measure(directory, &scale))
 }
 
 fn fill(past: &Past) -> Result<(), Failure> {
