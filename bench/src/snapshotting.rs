@@ -102,7 +102,7 @@ fn take_round(directory: &Path, changed: &[PathBuf], round: u32) -> Result<Round
     for path in changed {
         fs::write(path, format!("changed in round {round}\n"))?;
     }
-    let after = time(|| match record.finish(LIMIT)?.files.len() {
+    let after = time(|| match record.finish(LIMIT, &[])?.files.len() {
         files if files == changed.len() => Ok(()),
         files => Err(format!("{files} changed files were found").into()),
     })?;

@@ -21,10 +21,12 @@ use store::Store;
 use crate::activity::Activity;
 use crate::confinement::{Sandbox, ceiling_note};
 use crate::files::{JobFiles, PAUSE, Stream};
+use crate::job_changes::{Changes, patch_file};
+use crate::metadata::CHANGES;
 use crate::wait_reason::WaitReason;
 use events::StreamEvents;
 pub use notes::killed_processes_note;
-use notes::{lost_runs, redacted_prompt, run_notes, unverified_end};
+use notes::{lost_runs, missing_changes, redacted_prompt, run_notes, unverified_end};
 
 /// The default limit on the characters of an answer.
 pub const MAX_RESPONSE_CHARS: usize = 100_000;
@@ -96,6 +98,9 @@ pub struct Answer {
     /// The confinement of the agent; omitted if none was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
+    /// The changes in the git worktree of the working directory. Omitted outside of one, and for a read-only call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Changes>,
     /// The parts of `output` and `stream_events` that were left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated: Option<Truncated>,
@@ -340,6 +345,7 @@ impl Answer {
                 .and_then(|metadata| metadata.pointer("/report/sandbox"))
                 .and_then(Sandbox::read)
                 .map(|sandbox| sandbox.for_call(&job.order.call)),
+            changes: metadata.as_ref().and_then(|metadata| read_changes(metadata, files)),
             truncated: None,
             paused_until_ms: match job.progress.state {
                 JobState::Paused { until } => Some(until.as_millis()),
@@ -356,6 +362,7 @@ impl Answer {
             outcome.map(|outcome| run_notes(outcome, metadata.as_ref())).unwrap_or_default();
         about_the_run.extend(lost_runs(job.progress.requeues));
         about_the_run.extend(unverified_end(answer.processes));
+        about_the_run.extend(metadata.as_ref().and_then(missing_changes));
         about_the_run.extend(redacted_prompt(&job.order.call.prompt));
         let asked = job.order.call.requested_preset();
         about_the_run
@@ -521,6 +528,13 @@ fn processes(metadata: &Value) -> Option<Processes> {
         TreeEnd::SweptByIdentity => Processes::NoneFound,
         TreeEnd::LeftAlive { .. } => Processes::SomeLeft,
     })
+}
+
+/// Returns the stored changes, with their patch if it is on this machine.
+fn read_changes(metadata: &Value, files: &JobFiles) -> Option<Changes> {
+    let changes = Changes::deserialize(metadata.get(CHANGES)?).ok()?;
+    let patch = Some(patch_file(files)).filter(|patch| patch.exists());
+    Some(Changes { patch_file: patch.map(|patch| patch.to_string_lossy().into_owned()), ..changes })
 }
 
 /// Cuts a text to its head and tail, and returns it with the number of missing characters; none if it is short enough.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use agents::LaunchError;
 use agents::doctor::{EscapingLink, NotReady};
+use changes::{ChangesError, RestoreError};
+use model::exact_path::show_path;
 use model::{AgentKind, JobId, StateName};
 use regular_file::path_hint;
 use store::StoreError;
@@ -135,6 +137,32 @@ pub enum CallError {
     /// The store is not embedded.
     #[error("only the embedded store can be rebuilt from the job directories")]
     NotEmbedded,
+    /// The job has no recorded changes on this machine.
+    #[error("job {job} has no recorded changes")]
+    ChangesMissing {
+        /// The job.
+        job: JobId,
+    },
+    /// The changes of a running job cannot be undone.
+    #[error("job {job} has not finished")]
+    StillRunning {
+        /// The job.
+        job: JobId,
+    },
+    /// Another job works in the worktree.
+    #[error("job {user} is working in `{}`", show_path(worktree))]
+    WorktreeInUse {
+        /// The root of the worktree.
+        worktree: PathBuf,
+        /// The other job.
+        user: JobId,
+    },
+    /// The recorded changes cannot be read.
+    #[error(transparent)]
+    Changes(#[from] ChangesError),
+    /// Files could not be restored.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
     /// The service is shutting down.
     #[error("the daemon is stopping and takes no new calls")]
     Closing,
@@ -211,6 +239,15 @@ impl CallError {
             Self::NestedTooDeep { .. } => {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()
             }
+            Self::ChangesMissing { .. } => {
+                "changes are recorded for calls that may write in a git repository, \
+                                            unless the configuration sets `record_changes = false`"
+                    .to_owned()
+            }
+            Self::StillRunning { .. } => "wait until it has ended, or cancel it".to_owned(),
+            Self::WorktreeInUse { user, .. } => format!("wait until job {user} has ended, or cancel it"),
+            Self::Changes(error) => error.hint().unwrap_or_default(),
+            Self::Restore(error) => error.hint().unwrap_or_default(),
             Self::Closing => "try again when its running jobs have ended".to_owned(),
         }
     }
@@ -240,7 +277,11 @@ impl CallError {
             | Self::EscapingLink(_) => Some("cwd"),
             Self::NoEarlierSession { .. } | Self::SessionElsewhere { .. } => Some("continue_latest"),
             Self::KeyOfAnother { .. } => Some("idempotency_key"),
-            Self::NoSuchJob { .. } | Self::AlreadyEnded { .. } => Some("job_id"),
+            Self::NoSuchJob { .. }
+            | Self::AlreadyEnded { .. }
+            | Self::ChangesMissing { .. }
+            | Self::StillRunning { .. } => Some("job_id"),
+            Self::Changes(ChangesError::UnknownPath { .. }) => Some("paths"),
             Self::Launch(LaunchError::EmptyPrompt | LaunchError::PromptTooLong { .. }) => Some("prompt"),
             Self::Launch(LaunchError::Model(_)) => Some("model"),
             Self::Launch(LaunchError::SessionNotUuid { .. }) => Some("resume_session_id"),

@@ -8,6 +8,8 @@
 //! | `runs/1`, `runs/2` … | the spool of each run; `runs/1.json` … are their records |
 //! | `record.json` | [`Job`] as in the store, written when the job is submitted or started, paused, requeued and ended |
 //! | `pause.json` | the progress of a paused job |
+//! | `changes/` | the record of the changes in the git worktree (see `changes`) |
+//! | `overlaps.json` | the jobs that worked in the same worktree at the same time |
 //!
 //! Owns these names. The store is authoritative, so nothing here is fsynced. A lost store is rebuilt from the records
 //! ([`crate::recover_store`]); records lost in a power cut are written again from the store by the next service.
@@ -102,6 +104,11 @@ impl JobFiles {
     /// Returns the files of a job, which need not exist.
     pub(crate) fn new(state: &Path, job: JobId) -> Self {
         Self { directory: jobs_directory(state).join(job.to_string()) }
+    }
+
+    /// Returns the files of another job of the same service.
+    pub(crate) fn of_job(&self, job: JobId) -> Self {
+        Self { directory: self.directory.with_file_name(job.to_string()) }
     }
 
     /// Returns the directory.

@@ -28,6 +28,7 @@ mod files;
 mod heartbeat;
 mod identity;
 mod janitor;
+mod job_changes;
 mod job_directory;
 mod launcher;
 mod locks;
@@ -57,11 +58,15 @@ pub use answer::{
     UnfinishedTask, killed_processes_note,
 };
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
+pub use changes::{Conflict, Direction, RestoreAction, RestoreError, Restored, RestoredFile};
 pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};
 pub use error::CallError;
 pub use files::{JobFiles, OutputPart, StatusFile, Stream};
+pub use job_changes::{ChangedFile, Changes};
 pub use rebuild::{RecoveryReport, SkippedDirectory, recover_store};
-pub use service::{CallRequest, Cancellation, Follow, Followed, JobService, SubmittedJob, Until};
+pub use service::{
+    CallRequest, Cancellation, FileSelection, Follow, Followed, JobService, SubmittedJob, Until,
+};
 pub use settings::{PolicyCeiling, Settings};
 // Types of the store that occur in the interface of the service.
 pub use shutdown::ShutdownMode;

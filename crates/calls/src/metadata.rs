@@ -7,6 +7,8 @@ use std::path::Path;
 use model::{AgentEvent, AgentKind, RunReport, TreeEnd};
 use serde_json::value::RawValue;
 
+use crate::job_changes::{Changes, JobChanges};
+
 /// The limit on events from the start, in bytes.
 const HEAD_BYTES: usize = 700 << 10;
 /// The limit on events from the end, in bytes.
@@ -15,12 +17,18 @@ const TAIL_BYTES: usize = 324 << 10;
 /// The key that marks a job without an answer whose model said or did something.
 pub(crate) const MODEL_SPOKE: &str = "model_spoke";
 
+/// The key of the changes in the git worktree.
+pub(crate) const CHANGES: &str = "changes";
+/// The key of the reason for which they are not recorded.
+pub(crate) const CHANGES_NOT_RECORDED: &str = "changes_not_recorded";
+
 /// Facts about a job's runs that are stored beside its outcome.
 #[derive(Debug, Default)]
 pub(crate) struct JobMetadata {
     pub model_spoke: bool,
     pub tree: Option<TreeEnd>,
     pub report: Option<RunReport>,
+    pub changes: Option<JobChanges>,
 }
 
 impl JobMetadata {
@@ -35,6 +43,15 @@ impl JobMetadata {
         }
         if let Some(report) = &self.report {
             metadata.insert("report".to_owned(), serde_json::to_value(report).ok()?);
+        }
+        match &self.changes {
+            None => {}
+            Some(JobChanges::Recorded(changes)) => {
+                metadata.insert(CHANGES.to_owned(), serde_json::to_value(Changes::from(&**changes)).ok()?);
+            }
+            Some(JobChanges::NotRecorded { reason }) => {
+                metadata.insert(CHANGES_NOT_RECORDED.to_owned(), reason.as_str().into());
+            }
         }
         if let Some(EventLog { head, tail, dropped, .. }) = events {
             let events: Vec<&RawValue> = head.iter().chain(tail).map(AsRef::as_ref).collect();

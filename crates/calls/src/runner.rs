@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 use crate::active::{ActiveJob, ActiveJobs, StopReason};
 use crate::decide::{self, JobFacts, NextStep};
 use crate::files::{JobFiles, PAUSE};
+use crate::job_changes::{ChangeRecorder, PendingSnapshot, WorktreeGuard, Worktrees};
 use crate::launcher::Launcher;
 use crate::locks::{LockGuard, ResourceLocks};
 use crate::metadata::EventLog;
@@ -54,6 +55,7 @@ pub(crate) struct RunnerContext {
     pub recent: Arc<RecentJobs>,
     pub slots: Arc<Slots>,
     pub locks: Arc<ResourceLocks>,
+    pub worktrees: Arc<Worktrees>,
     pub nested: NestedCalls,
     pub health: Arc<StoreHealth>,
     pub shutdown: Shutdown,
@@ -109,11 +111,14 @@ pub(crate) async fn run_job(
         flush,
         checked_setup,
         guards: Vec::new(),
+        snapshot: None,
+        worktree: None,
         events: EventLog::default(),
         last_run: None,
         model_spoke: false,
     };
     let disposition = runner.run(mode).await;
+    runner.await_snapshot().await;
     runner.apply(disposition).await;
     drop(runner);
     context.active.release(&active);
@@ -177,6 +182,10 @@ struct JobRunner<'a> {
     /// The setup with which the call was checked, until the job has to wait.
     checked_setup: Option<Box<LaunchSetup>>,
     guards: Vec<LockGuard>,
+    /// The snapshot of the worktree before the first run, until that run starts.
+    snapshot: Option<PendingSnapshot>,
+    /// Marks the git worktree as in use.
+    worktree: Option<WorktreeGuard>,
     events: EventLog,
     last_run: Option<EndedRun>,
     /// Is true if the model said or did anything in a run that was followed.
@@ -271,6 +280,7 @@ impl JobRunner<'_> {
             return Ok((sequence, None));
         };
         self.context.nested.restore_run(&self.context.store, self.job, &run).await;
+        self.worktree = self.change_recorder().resume().await;
         let status = run.spool().status().ok().flatten();
         let started_at = status.map(|status| Timestamp::from_millis(status.started_at_ms));
         let started_at = started_at.unwrap_or_else(|| self.context.store.now());
@@ -372,6 +382,18 @@ impl JobRunner<'_> {
             sequence.resume_lost_run(continue_prompt(&call.prompt), session);
         }
         sequence
+    }
+
+    fn change_recorder(&self) -> ChangeRecorder {
+        let worktrees = Arc::clone(&self.context.worktrees);
+        ChangeRecorder { job: self.job.id, files: self.files.clone(), worktrees }
+    }
+
+    /// Waits for the snapshot before the first run, if one is under way.
+    async fn await_snapshot(&mut self) {
+        if let Some(snapshot) = self.snapshot.take() {
+            self.worktree = snapshot.finish().await;
+        }
     }
 
     /// Points the job's `output` and `error` symlinks at a run.

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::active::ActiveJobs;
 use crate::claim_jitter::ClaimJitter;
+use crate::job_changes::Worktrees;
 use crate::orphans::OrphanKeeper;
 use crate::records::JobRecords;
 use crate::runner::{self, RunnerContext, StartMode};
@@ -48,6 +49,11 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
+    /// Returns the worktrees in which active jobs write.
+    pub fn worktrees(&self) -> Arc<Worktrees> {
+        Arc::clone(&self.runners.worktrees)
+    }
+
     /// Stores a new job. Returns when it is durable.
     ///
     /// If a slot is free, the next queued job, usually this one, is claimed in the same transaction, which saves a round trip. Its run

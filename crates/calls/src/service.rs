@@ -4,6 +4,7 @@
 //! `scheduler`).
 
 mod cancel;
+mod changes;
 mod follow;
 mod open;
 mod query;
@@ -31,6 +32,7 @@ use crate::slots::Slots;
 use crate::store_health::StoreHealth;
 
 pub use cancel::Cancellation;
+pub use changes::FileSelection;
 pub use follow::{Follow, Followed};
 pub use submit::{CallRequest, SubmittedJob};
 pub use wait::Until;

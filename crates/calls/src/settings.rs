@@ -41,6 +41,8 @@ pub struct Settings {
     pub max_resume_attempts: u32,
     /// Is true if a directory has at most one call at a time that may change files.
     pub one_writer_per_directory: bool,
+    /// Is true if the changes of jobs in git worktrees are recorded.
+    pub record_changes: bool,
     /// The time for which this service counts as alive without a heartbeat.
     pub lease: Duration,
     /// The silence after which an agent that has answered is stopped, unless it has running background tasks.
@@ -117,6 +119,7 @@ impl Settings {
             max_attempts: NewJob::MAX_ATTEMPTS,
             max_resume_attempts: 5,
             one_writer_per_directory: false,
+            record_changes: true,
             lease: Duration::from_secs(30),
             lingers: agents::LINGER,
             tool_timeout: Some(Duration::from_mins(5)),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use model::{ChangeSet, NotRecorded};
+use model::{ChangeKind, ChangeSet, FileChange, NotRecorded};
 
 use crate::difference::{Difference, compare};
 use crate::directories::{find_created, find_removed, is_younger};
@@ -26,6 +26,7 @@ use crate::state::{BeforeSnapshot, FileState, RecordedChanges, Sides};
 pub(crate) fn take_snapshot(
     layout: &Layout,
     before: BeforeSnapshot,
+    shared: &BTreeSet<PathBuf>,
     time: TimeLimit,
 ) -> Result<ChangeSet, ChangesError> {
     let repository = Repository::from_parts(before.worktree, before.git_dir, before.common_dir);
@@ -42,7 +43,11 @@ pub(crate) fn take_snapshot(
     let (Difference { files, patch }, ()) =
         run_both(|| compare(&git, &scratch, &sides), || keep_blobs(&git, &originals))?;
     remove_directory(&layout.scratch(""))?;
-    let (files, patch_ranges) = files.into_iter().unzip();
+    let (mut files, patch_ranges): (Vec<FileChange>, Vec<(usize, usize)>) = files.into_iter().unzip();
+    for file in &mut files {
+        let is_old_path_shared = matches!(&file.kind, ChangeKind::Renamed { from } if shared.contains(from));
+        file.shared = is_old_path_shared || shared.contains(&file.path);
+    }
     let change_set = ChangeSet { worktree: git.worktree.clone(), base: before.base, head, files };
     let changes = RecordedChanges {
         created_directories: find_created(&change_set, &sides, before.started),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model::ChangeSet;
+use model::{ChangeKind, ChangeSet};
 
 use crate::error::ChangesError;
 use crate::files::{lock, read_json};
@@ -42,8 +42,19 @@ impl ChangeRecord {
         }
     }
 
-    /// Takes the snapshot after a run, and writes the change set and the patch. Replaces the result of an earlier run.
-    pub fn finish(&self, limit: Duration) -> Result<ChangeSet, ChangesError> {
+    /// Returns the worktree, or `None` before [`begin`](Self::begin).
+    pub fn worktree(&self) -> Result<Option<PathBuf>, ChangesError> {
+        Ok(self.read_before()?.map(|before| before.worktree))
+    }
+
+    /// Returns the file with the patch, which exists after [`finish`](Self::finish).
+    pub fn patch_file(&self) -> PathBuf {
+        self.layout.patch()
+    }
+
+    /// Takes the snapshot after a run, and writes the change set and the patch. Replaces the result of an earlier run. Files that
+    /// are in the change set of one of the other records, too, are marked as shared.
+    pub fn finish(&self, limit: Duration, others: &[Self]) -> Result<ChangeSet, ChangesError> {
         let time = TimeLimit::start(limit);
         let directory = || self.layout.directory.clone();
         if !self.layout.before().exists() {
@@ -52,7 +63,12 @@ impl ChangeRecord {
         let _lock = lock(&self.layout.lock())?;
         let before =
             self.read_before()?.ok_or_else(|| ChangesError::NotStarted { directory: directory() })?;
-        after::take_snapshot(&self.layout, before, time)
+        let others = others.iter().filter_map(|other| other.read().ok()?);
+        let shared = others.flat_map(|other| other.files).flat_map(|file| match file.kind {
+            ChangeKind::Renamed { from } => vec![from, file.path],
+            _ => vec![file.path],
+        });
+        after::take_snapshot(&self.layout, before, &shared.collect(), time)
     }
 
     /// Returns the change set, or `None` before the first [`finish`](Self::finish).

@@ -11,11 +11,11 @@ use crate::error::ChangesError;
 pub(crate) fn select_files(change_set: &ChangeSet, paths: &[PathBuf]) -> Result<Vec<usize>, ChangesError> {
     let mut selected = vec![paths.is_empty(); change_set.files.len()];
     for path in paths {
-        let relative = path.strip_prefix(&change_set.worktree).unwrap_or(path);
-        let relative: PathBuf = relative.components().filter(|part| *part != Component::CurDir).collect();
+        let normalized = normalize(path);
+        let relative = normalized.strip_prefix(&change_set.worktree).unwrap_or(&normalized);
         let mut is_known = false;
         for (position, file) in change_set.files.iter().enumerate() {
-            if is_selected(file, &relative) {
+            if is_selected(file, relative) {
                 selected[position] = true;
                 is_known = true;
             }
@@ -25,6 +25,18 @@ pub(crate) fn select_files(change_set: &ChangeSet, paths: &[PathBuf]) -> Result<
         }
     }
     Ok((0..selected.len()).filter(|position| selected[*position]).collect())
+}
+
+/// Removes `.` and `..` from a path without looking at the files: a deleted one cannot be resolved.
+fn normalize(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut normalized, part| {
+        match part {
+            Component::ParentDir => drop(normalized.pop()),
+            Component::CurDir => {}
+            part => normalized.push(part),
+        }
+        normalized
+    })
 }
 
 fn is_selected(file: &FileChange, path: &Path) -> bool {

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Processes;
+use crate::metadata::CHANGES_NOT_RECORDED;
 
 /// Returns the notes about an ended run.
 pub(super) fn run_notes(outcome: &Outcome, metadata: Option<&Value>) -> Vec<String> {
@@ -58,6 +59,12 @@ pub(super) fn unverified_end(processes: Option<Processes>) -> Option<String> {
     let note = "a supervisor was killed: its processes were searched for and killed, but without a PID namespace or a cgroup, one that \
                 cleared its environment and started its own session cannot be found";
     (processes == Some(Processes::NoneFound)).then(|| note.to_owned())
+}
+
+/// Notes that the changes in the git worktree are unknown.
+pub(super) fn missing_changes(metadata: &Value) -> Option<String> {
+    let reason = metadata.get(CHANGES_NOT_RECORDED)?.as_str()?;
+    Some(format!("changes were not recorded: {reason}"))
 }
 
 #[cfg(test)]

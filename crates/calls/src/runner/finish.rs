@@ -9,6 +9,7 @@ use supervisor::Spool;
 
 use super::{Disposition, JobRunner};
 use crate::claims;
+use crate::job_changes::JobChanges;
 use crate::metadata::JobMetadata;
 
 /// The delay before a failed write or flush is retried.
@@ -79,11 +80,13 @@ impl JobRunner<'_> {
     }
 
     async fn finish(&self, end: JobEnd) -> Option<Committed<Finished>> {
+        let changes = self.record_changes().await?;
         let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
         let metadata = JobMetadata {
             model_spoke: self.model_spoke && !end.has_answer,
             tree: self.tree_end(),
             report: self.report(),
+            changes,
         };
         let events = self.job.order.expose_stream.then_some(&self.events);
         let has_answer = end.has_answer || self.model_spoke;
@@ -93,6 +96,15 @@ impl JobRunner<'_> {
         }
         let store = &self.context.store;
         self.retry_until_accepted(|| store.commit_end(&self.claim, end.clone())).await.ok()
+    }
+
+    /// Records the changes in the worktree. Returns `None` if the service detaches first: the next one records them.
+    async fn record_changes(&self) -> Option<Option<JobChanges>> {
+        tokio::select! {
+            biased;
+            changes = self.change_recorder().take_after() => Some(changes),
+            () = self.context.shutdown.detaching() => None,
+        }
     }
 
     /// Returns the least certain end of all process trees of the job.

@@ -13,7 +13,7 @@ use crate::launcher::CannotLaunch;
 use crate::run_record::RunRecord;
 
 impl JobRunner<'_> {
-    /// Starts the next run: locks, slot, launch, record, spool, process.
+    /// Starts the next run: locks, slot, snapshot, launch, record, spool, process.
     pub(super) async fn start(&mut self, sequence: &RunSequence) -> Result<CurrentRun, Disposition> {
         if let Some(last) = &mut self.last_run {
             last.is_newest = false;
@@ -24,6 +24,11 @@ impl JobRunner<'_> {
             return Err(Disposition::Detached);
         }
         let has_files = self.flush.is_none();
+        if self.worktree.is_none() && self.last_run.is_none() {
+            let was_started = has_files && self.files.newest_run().is_some();
+            let (call, settings) = (&self.job.order.call, &self.context.settings);
+            self.snapshot = self.change_recorder().start_before(call, was_started, settings);
+        }
         let last = if has_files { self.files.runs().pop() } else { None };
         let number = last.map_or(1, |last| last + 1);
         let directory = self.files.run(number);
@@ -39,6 +44,7 @@ impl JobRunner<'_> {
         let prepared = agent_run::prepare(&self.context.settings.supervisor, &directory, plan);
         let prepared = prepared.map_err(|error| failed(cannot_start(&error, error.hint())))?;
         self.flush_row().await?;
+        self.await_snapshot().await;
         if self.context.shutdown.is_detaching() {
             return Err(Disposition::Detached);
         }

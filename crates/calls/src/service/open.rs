@@ -75,6 +75,7 @@ impl JobService {
             recent: Arc::clone(&recent),
             slots: Arc::clone(&slots),
             locks,
+            worktrees: Arc::default(),
             nested: nested.clone(),
             health: Arc::clone(&health),
             shutdown: shutdown.clone(),
@@ -114,8 +115,7 @@ impl JobService {
             shutdown: shutdown.clone(),
         };
 
-        let opened_at = store.now();
-        let adopted = orphans.adopt_orphans(predecessors).await?;
+        let (opened_at, adopted) = (store.now(), orphans.adopt_orphans(predecessors).await?);
         // The rescue has written the heartbeat of this owner.
         store_loss::note_owner(&settings.state, &settings.store, &owner);
         let background = spawn_background(&scheduler, &janitor, heartbeat, adopted, opened_at);

@@ -12,6 +12,7 @@ mod janitor;
 mod killing;
 mod log;
 mod rebuild;
+mod recording_changes;
 mod recovering;
 mod replaced_files;
 mod resuming;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         resuming::TESTS,
         recovering::TESTS,
         rebuild::TESTS,
+        recording_changes::TESTS,
         identity::TESTS,
         replaced_files::TESTS,
         store_loss::TESTS,

@@ -163,6 +163,21 @@ pub enum RestoreError {
     Changes(#[from] ChangesError),
 }
 
+impl RestoreError {
+    /// Returns the remedy, as an imperative.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Conflicts(_) => "undo your later edits of these files, or select other files".into(),
+            Self::Write { damaged, .. } if !damaged.is_empty() => {
+                "check these files; their earlier content is beside them, in files that end with `.old`"
+                    .into()
+            }
+            Self::Write { source, .. } => return regular_file::path_hint(source),
+            Self::Changes(error) => return error.hint(),
+        })
+    }
+}
+
 fn list_conflicts(conflicts: &[Conflict]) -> String {
     let list: Vec<String> = conflicts
         .iter()

@@ -142,7 +142,7 @@ impl Project {
     /// Takes the snapshot after the job, and checks the stored result.
     #[track_caller]
     pub fn finish(&self) -> ChangeSet {
-        let change_set = self.guard_all("finish", || self.record.finish(LIMIT)).unwrap();
+        let change_set = self.guard_all("finish", || self.record.finish(LIMIT, &[])).unwrap();
         assert_eq!(self.record.read().unwrap().as_ref(), Some(&change_set));
         change_set
     }

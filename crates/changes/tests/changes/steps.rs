@@ -77,7 +77,7 @@ fn interrupted_finish_is_repeated() {
 #[test]
 fn finish_without_begin_is_an_error() {
     let project = Project::new(&[("a.txt", "a\n")]);
-    let error = project.record.finish(LIMIT).unwrap_err();
+    let error = project.record.finish(LIMIT, &[]).unwrap_err();
     assert!(matches!(error, ChangesError::NotStarted { .. }), "{error:?}");
 }
 
@@ -118,7 +118,7 @@ fn damaged_record_is_reported() {
     let project = Project::new(&[("a.txt", "a\n")]);
     project.begin();
     fs::write(project.root.join("record/begin.json"), "{").unwrap();
-    let error = project.record.finish(LIMIT).unwrap_err();
+    let error = project.record.finish(LIMIT, &[]).unwrap_err();
     assert!(matches!(error, ChangesError::DamagedRecord { .. }), "{error:?}");
 }
 
@@ -127,7 +127,7 @@ fn missing_worktree_is_reported() {
     let project = Project::new(&[("a.txt", "a\n")]);
     project.begin();
     fs::rename(&project.worktree, project.root.join("moved")).unwrap();
-    let error = project.record.finish(LIMIT).unwrap_err();
+    let error = project.record.finish(LIMIT, &[]).unwrap_err();
     assert!(matches!(error, ChangesError::WorktreeMissing { .. }), "{error:?}");
 }
 
@@ -162,6 +162,21 @@ fn two_records_do_not_disturb_each_other() {
     project.write("a.txt", "job\n");
     other.begin(&project.repository(), LIMIT).unwrap();
     project.write("b.txt", "other\n");
-    assert_eq!(describe(&other.finish(LIMIT).unwrap()), ["modified b.txt +1 -1"]);
+    assert_eq!(describe(&other.finish(LIMIT, &[]).unwrap()), ["modified b.txt +1 -1"]);
     assert_eq!(describe(&project.finish()), ["modified a.txt +1 -1", "modified b.txt +1 -1"]);
+}
+
+#[test]
+fn file_in_two_records_is_shared() {
+    let project = Project::new(&[("a.txt", "a\n"), ("b.txt", "b\n"), ("c.txt", "c\n")]);
+    project.begin();
+    project.write("a.txt", "first\n");
+    let other = ChangeRecord::new(project.root.join("other"));
+    other.begin(&project.repository(), LIMIT).unwrap();
+    project.write("b.txt", "either\n");
+    project.rename("c.txt", "d.txt");
+    other.finish(LIMIT, &[]).unwrap();
+    let changes = project.record.finish(LIMIT, &[other]).unwrap();
+    let shared: Vec<bool> = changes.files.iter().map(|file| file.shared).collect();
+    assert_eq!((describe(&changes).len(), shared), (3, vec![false, true, true]));
 }

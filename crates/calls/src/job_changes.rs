@@ -1,0 +1,196 @@
+//! Records the changes of jobs in git worktrees.
+//!
+//! The record of a job is a directory among its files (see `changes`), so another daemon can complete it. A snapshot that fails never
+//! fails the job: the reason is stored, and becomes a note of the answer.
+
+mod summary;
+mod worktrees;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agents::doctor::Lookup;
+use changes::{ChangeRecord, ChangesError, Repository};
+use model::exact_path::show_path;
+use model::{CallSpec, ChangeSet, JobId, error_chain};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+
+use crate::files::JobFiles;
+use crate::settings::Settings;
+
+pub use summary::{ChangedFile, Changes};
+pub(crate) use worktrees::{WorktreeGuard, Worktrees};
+
+/// The time for the snapshot before a job, which delays the start of its agent.
+const BEFORE_LIMIT: Duration = Duration::from_secs(10);
+/// The time for the snapshot after a job.
+const AFTER_LIMIT: Duration = Duration::from_secs(30);
+/// The time beyond a limit after which a file system counts as hung.
+const MARGIN: Duration = Duration::from_secs(2);
+/// The directory of the record in the directory of the job.
+const RECORD: &str = "changes";
+/// The file with the reason for which there is no snapshot from before the job.
+const UNRECORDED: &str = "unrecorded.json";
+
+/// The recorded changes of an ended job.
+#[derive(Debug)]
+pub(crate) enum JobChanges {
+    Recorded(Box<ChangeSet>),
+    NotRecorded { reason: String },
+}
+
+/// Returns the record of a job.
+pub(crate) fn record(files: &JobFiles) -> ChangeRecord {
+    ChangeRecord::new(files.directory().join(RECORD))
+}
+
+/// Returns the patch of a job, which exists once its changes were recorded.
+pub(crate) fn patch_file(files: &JobFiles) -> PathBuf {
+    record(files).patch_file()
+}
+
+/// Takes the snapshots of one job.
+#[derive(Debug, Clone)]
+pub(crate) struct ChangeRecorder {
+    pub job: JobId,
+    pub files: JobFiles,
+    pub worktrees: Arc<Worktrees>,
+}
+
+/// The snapshot before a job, under way.
+#[derive(Debug)]
+pub(crate) struct PendingSnapshot {
+    recorder: ChangeRecorder,
+    task: JoinHandle<Option<WorktreeGuard>>,
+}
+
+impl PendingSnapshot {
+    /// Waits for the snapshot. The guard marks the worktree as in use; there is none outside of a git repository.
+    pub async fn finish(self) -> Option<WorktreeGuard> {
+        let guard = timeout(BEFORE_LIMIT + MARGIN, self.task).await;
+        if guard.is_err() {
+            self.recorder.store_reason(&hung(BEFORE_LIMIT));
+        }
+        guard.ok()?.ok().flatten()
+    }
+}
+
+impl ChangeRecorder {
+    /// Starts the snapshot before the first run of a job, if the job may write. `was_started` tells whether there was an earlier run.
+    pub fn start_before(
+        self,
+        call: &CallSpec,
+        was_started: bool,
+        settings: &Settings,
+    ) -> Option<PendingSnapshot> {
+        if !settings.record_changes || !call.requested_preset().writes() {
+            return None;
+        }
+        let (cwd, protected) = (call.cwd.clone(), protected_paths(settings));
+        let recorder = self.clone();
+        let task = spawn_blocking(move || self.take_before(&cwd, was_started, &protected));
+        Some(PendingSnapshot { recorder, task })
+    }
+
+    fn take_before(&self, cwd: &Path, was_started: bool, protected: &[PathBuf]) -> Option<WorktreeGuard> {
+        if !was_started {
+            // An earlier attempt may have ended before its first run, long ago.
+            let _ = std::fs::remove_dir_all(self.files.directory().join(RECORD));
+        }
+        let repository = match find_repository(cwd, protected) {
+            Ok(found) => found?,
+            Err(reason) => {
+                self.store_reason(&reason);
+                return None;
+            }
+        };
+        let guard = self.worktrees.enter(repository.worktree(), self.job, &self.files);
+        // After the first run, the state before it is unknown, unless it is recorded.
+        if !was_started && let Err(error) = record(&self.files).begin(&repository, BEFORE_LIMIT) {
+            self.store_reason(&error_chain(&error));
+        }
+        Some(guard)
+    }
+
+    /// Marks the worktree of a job as in use whose snapshot another service has taken.
+    pub async fn resume(self) -> Option<WorktreeGuard> {
+        let resumed = spawn_blocking(move || {
+            let worktree = record(&self.files).worktree().ok()??;
+            Some(self.worktrees.enter(&worktree, self.job, &self.files))
+        });
+        resumed.await.ok().flatten()
+    }
+
+    /// Takes the snapshot after the last run. Returns `None` if nothing was to be recorded.
+    pub async fn take_after(self) -> Option<JobChanges> {
+        let task = spawn_blocking(move || self.take_after_blocking());
+        match timeout(AFTER_LIMIT + MARGIN, task).await {
+            Ok(changes) => changes.ok().flatten(),
+            Err(_) => Some(JobChanges::NotRecorded { reason: hung(AFTER_LIMIT) }),
+        }
+    }
+
+    fn take_after_blocking(&self) -> Option<JobChanges> {
+        if !self.files.directory().join(RECORD).exists() || self.files.newest_run().is_none() {
+            return None;
+        }
+        if let Some(reason) = self.files.read::<String>(&format!("{RECORD}/{UNRECORDED}")) {
+            return Some(JobChanges::NotRecorded { reason });
+        }
+        let overlaps = self.worktrees.overlaps(self.job, &self.files);
+        for (other, _) in overlaps.iter().filter(|(_, is_active)| *is_active) {
+            // Its changes so far: a file in both cannot be attributed.
+            if let Err(error) = other.finish(AFTER_LIMIT, &[]) {
+                tracing::debug!(job = %self.job, %error, "cannot compare the changes with those of another job");
+            }
+        }
+        let others: Vec<ChangeRecord> = overlaps.into_iter().map(|(other, _)| other).collect();
+        Some(match record(&self.files).finish(AFTER_LIMIT, &others) {
+            Ok(change_set) => JobChanges::Recorded(Box::new(change_set)),
+            Err(error) => JobChanges::NotRecorded { reason: error_chain(&error) },
+        })
+    }
+
+    /// Stores the reason for a missing snapshot, for the service that ends the job.
+    fn store_reason(&self, reason: &str) {
+        tracing::info!(job = %self.job, reason, "the changes of the job are not recorded");
+        let directory = self.files.directory().join(RECORD);
+        let stored = regular_file::create_private_directory(&directory)
+            .and_then(|()| self.files.write(&format!("{RECORD}/{UNRECORDED}"), &reason));
+        if let Err(error) = stored {
+            tracing::warn!(job = %self.job, %error, "cannot store why the changes are not recorded");
+        }
+    }
+}
+
+/// Returns the paths that must not be part of a recorded worktree: a snapshot copies untracked files, such as keys.
+fn protected_paths(settings: &Settings) -> Vec<PathBuf> {
+    let Lookup { inherited, .. } = &settings.lookup;
+    let home = inherited.get("HOME").map(PathBuf::from);
+    home.into_iter().chain(settings.guarded.iter().cloned()).collect()
+}
+
+fn find_repository(cwd: &Path, protected: &[PathBuf]) -> Result<Option<Repository>, String> {
+    let found = match Repository::find(cwd) {
+        // A missing directory is reported by the launch.
+        Err(ChangesError::File { .. }) | Ok(None) => return Ok(None),
+        found => found.map_err(|error| error_chain(&error))?,
+    };
+    let Some(repository) = found else { return Ok(None) };
+    let is_inside =
+        |path: &&PathBuf| path.canonicalize().is_ok_and(|path| path.starts_with(repository.worktree()));
+    match protected.iter().find(is_inside) {
+        None => Ok(Some(repository)),
+        Some(path) => Err(format!(
+            "the repository `{}` contains `{}`",
+            show_path(repository.worktree()),
+            show_path(path)
+        )),
+    }
+}
+
+fn hung(limit: Duration) -> String {
+    format!("the snapshot took more than {} s", limit.as_secs())
+}

@@ -1,0 +1,115 @@
+//! The changes of a job as a part of its answer.
+
+use model::exact_path::show_path;
+use model::{ChangeExtent, ChangeKind, ChangeSet, FileChange, NotRecorded};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The maximum number of files in an answer.
+const MAX_FILES: usize = 200;
+
+/// The changes of a call in its git worktree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Changes {
+    /// The root of the worktree, to which the paths are relative.
+    pub worktree: String,
+    /// The commit at the start. Omitted in a repository without commits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    /// The commit at the end, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<String>,
+    /// The number of changed files. Ignored files are not part of the changes.
+    pub files_changed: u64,
+    /// The number of added lines.
+    pub lines_added: u64,
+    /// The number of removed lines.
+    pub lines_removed: u64,
+    /// The changed files, sorted by path; the first 200.
+    pub files: Vec<ChangedFile>,
+    /// The patch in the format of git, for `git apply`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch_file: Option<String>,
+}
+
+/// A changed file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ChangedFile {
+    /// The path after the change. One that is not UTF-8 is quoted like in bash: `$'\xff'`.
+    pub path: String,
+    /// `added`, `modified`, `deleted`, `renamed`, `mode_changed` or `type_changed`.
+    pub kind: String,
+    /// The path before a rename.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The number of added lines. Omitted for a binary file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added: Option<u64>,
+    /// The number of removed lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed: Option<u64>,
+    /// `binary`, `submodule`, or the reason for which the content is not recorded: `too_large`, `filtered`, `repository`, `unreadable`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// Another call changed the file at the same time, so the change may be that of the other call.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shared: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+impl From<&ChangeSet> for Changes {
+    fn from(changes: &ChangeSet) -> Self {
+        let (lines_added, lines_removed) = changes.lines();
+        Self {
+            worktree: show_path(&changes.worktree),
+            base: changes.base.clone(),
+            head: changes.head.clone(),
+            files_changed: changes.files.len() as u64,
+            lines_added,
+            lines_removed,
+            files: changes.files.iter().take(MAX_FILES).map(ChangedFile::from).collect(),
+            patch_file: None,
+        }
+    }
+}
+
+impl From<&FileChange> for ChangedFile {
+    fn from(file: &FileChange) -> Self {
+        let (kind, from) = match &file.kind {
+            ChangeKind::Added => ("added", None),
+            ChangeKind::Modified => ("modified", None),
+            ChangeKind::Deleted => ("deleted", None),
+            ChangeKind::Renamed { from } => ("renamed", Some(show_path(from))),
+            ChangeKind::ModeChanged => ("mode_changed", None),
+            ChangeKind::TypeChanged => ("type_changed", None),
+        };
+        let (lines, content) = match &file.extent {
+            ChangeExtent::Text { added, removed } => (Some((*added, *removed)), None),
+            ChangeExtent::Binary { .. } => (None, Some("binary")),
+            ChangeExtent::Submodule { .. } => (None, Some("submodule")),
+            ChangeExtent::NotRecorded { reason } => (None, Some(reason_name(*reason))),
+        };
+        Self {
+            path: show_path(&file.path),
+            kind: kind.to_owned(),
+            from,
+            added: lines.map(|(added, _)| added),
+            removed: lines.map(|(_, removed)| removed),
+            content: content.map(str::to_owned),
+            shared: file.shared,
+        }
+    }
+}
+
+fn reason_name(reason: NotRecorded) -> &'static str {
+    match reason {
+        NotRecorded::TooLarge => "too_large",
+        NotRecorded::Filtered => "filtered",
+        NotRecorded::Repository => "repository",
+        NotRecorded::Unreadable => "unreadable",
+    }
+}

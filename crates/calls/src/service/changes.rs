@@ -1,0 +1,99 @@
+//! The changes of a job: list, patch, undo.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use changes::{ChangeRecord, ChangesError, Direction, Restored};
+use model::{ChangeSet, Job, JobId};
+
+use super::JobService;
+use crate::error::CallError;
+use crate::job_changes::record;
+
+/// The time for the comparison of a running job.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Selected files of a change set; all of them without any path.
+#[derive(Debug, Clone, Default)]
+pub struct FileSelection {
+    /// Files, and directories with all files below. Relative paths start at the base, or else at the root of the worktree.
+    pub paths: Vec<PathBuf>,
+    /// The working directory of the caller. Is used only if it is inside of the worktree.
+    pub base: Option<PathBuf>,
+}
+
+impl FileSelection {
+    fn resolve(self, record: &ChangeRecord) -> Result<Vec<PathBuf>, ChangesError> {
+        let worktree = record.worktree()?.unwrap_or_default();
+        let base = self.base.filter(|base| base.starts_with(&worktree)).unwrap_or(worktree);
+        Ok(self.paths.into_iter().map(|path| base.join(path)).collect())
+    }
+}
+
+impl JobService {
+    /// Returns the changes of a job; those so far if it is running.
+    pub async fn change_set(&self, job: JobId) -> Result<ChangeSet, CallError> {
+        let ended = self.job(job).await?;
+        self.use_record(&ended, move |record, has_ended| {
+            let recorded = if has_ended { record.read()? } else { Some(record.finish(LIMIT, &[])?) };
+            recorded.ok_or(CallError::ChangesMissing { job })
+        })
+        .await
+    }
+
+    /// Returns the patch of some files, in the format of git.
+    pub async fn patch(&self, job: JobId, selection: FileSelection) -> Result<Vec<u8>, CallError> {
+        let ended = self.job(job).await?;
+        self.use_record(&ended, move |record, has_ended| {
+            if !has_ended {
+                record.finish(LIMIT, &[])?;
+            }
+            Ok(record.patch(&selection.resolve(&record)?)?)
+        })
+        .await
+    }
+
+    /// Restores files as they were before or after a job, merged with later edits. Refused while a job works in the worktree.
+    pub async fn restore(
+        &self,
+        job: JobId,
+        direction: Direction,
+        selection: FileSelection,
+    ) -> Result<Restored, CallError> {
+        let ended = self.job(job).await?;
+        let worktrees = self.0.scheduler.worktrees();
+        self.use_record(&ended, move |record, has_ended| {
+            if !has_ended {
+                return Err(CallError::StillRunning { job });
+            }
+            let worktree = record.worktree()?.unwrap_or_default();
+            if let Some(user) = worktrees.user(&worktree) {
+                return Err(CallError::WorktreeInUse { worktree, user });
+            }
+            Ok(record.restore(direction, &selection.resolve(&record)?)?)
+        })
+        .await
+    }
+
+    /// Uses the record of a job on a blocking thread.
+    async fn use_record<T: Send + 'static>(
+        &self,
+        job: &Job,
+        action: impl FnOnce(ChangeRecord, bool) -> Result<T, CallError> + Send + 'static,
+    ) -> Result<T, CallError> {
+        let (id, has_ended) = (job.id, job.completed_at.is_some());
+        let record = record(&self.files(id));
+        let used = tokio::task::spawn_blocking(move || match record.worktree()? {
+            Some(_) => action(record, has_ended),
+            None => Err(CallError::ChangesMissing { job: id }),
+        });
+        match used.await {
+            // Removed by retention in the meantime, or never finished.
+            Ok(Err(CallError::Changes(ChangesError::NotFinished { .. }))) => {
+                Err(CallError::ChangesMissing { job: id })
+            }
+            Ok(used) => used,
+            Err(error) => Err(CallError::Files { job: id, source: std::io::Error::other(error) }),
+        }
+    }
+}
