@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use changes::{ChangeRecord, Direction, Repository};
+use changes::{ChangeRecord, Direction, GitRepository};
 
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
@@ -96,7 +96,7 @@ fn take_round(directory: &Path, changed: &[PathBuf], round: u32) -> Result<Round
     let status = time(|| run_git(&worktree, &["status", "--porcelain"]))?;
     let record = ChangeRecord::new(directory.join("record"));
     let before = time(|| {
-        let repository = Repository::find(&worktree)?.ok_or("there is no repository")?;
+        let repository = GitRepository::find(&worktree)?.ok_or("there is no repository")?;
         Ok(record.begin(&repository, LIMIT)?)
     })?;
     for path in changed {

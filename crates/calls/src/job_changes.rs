@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agents::doctor::Lookup;
-use changes::{ChangeRecord, ChangesError, Repository};
+use changes::{ChangeRecord, ChangesError, GitRepository};
 use model::exact_path::show_path;
 use model::{CallSpec, ChangeSet, JobId, error_chain};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -172,8 +172,8 @@ fn protected_paths(settings: &Settings) -> Vec<PathBuf> {
     home.into_iter().chain(settings.guarded.iter().cloned()).collect()
 }
 
-fn find_repository(cwd: &Path, protected: &[PathBuf]) -> Result<Option<Repository>, String> {
-    let found = match Repository::find(cwd) {
+fn find_repository(cwd: &Path, protected: &[PathBuf]) -> Result<Option<GitRepository>, String> {
+    let found = match GitRepository::find(cwd) {
         // A missing directory is reported by the launch.
         Err(ChangesError::File { .. }) | Ok(None) => return Ok(None),
         found => found.map_err(|error| error_chain(&error))?,

@@ -13,23 +13,23 @@ use crate::files::{copy_index, remove_directory, remove_file, replace_file, writ
 use crate::git::{Git, TimeLimit};
 use crate::head::{read_commit, read_nested_commit};
 use crate::ignored::find_ignored_before;
-use crate::layout::Layout;
+use crate::layout::RecordLayout;
 use crate::listing::{Listing, list_changes};
 use crate::objects::{keep_blobs, read_sizes};
 use crate::parallel::run_both;
 use crate::private_git;
-use crate::repository::Repository;
+use crate::repository::GitRepository;
 use crate::snapshot::{Candidate, FILE_LIMIT, record_files};
 use crate::state::{BeforeSnapshot, FileState, RecordedChanges, Sides};
 
 /// Takes the snapshot and replaces the result of an earlier run.
 pub(crate) fn take_snapshot(
-    layout: &Layout,
+    layout: &RecordLayout,
     before: BeforeSnapshot,
     shared: &BTreeSet<PathBuf>,
     time: TimeLimit,
 ) -> Result<ChangeSet, ChangesError> {
-    let repository = Repository::from_parts(before.worktree, before.git_dir, before.common_dir);
+    let repository = GitRepository::from_parts(before.worktree, before.git_dir, before.common_dir);
     let git = private_git::open(&layout.git_dir(), &repository, before.id_length, time);
     let excluded = layout.path_in(&git.worktree);
     let listing = list_changes(&git, &layout.user_index(), FILE_LIMIT, excluded.as_deref())?;
@@ -66,7 +66,7 @@ pub(crate) fn take_snapshot(
 /// Returns the states of all changed paths, and the blobs of the user that the record needs.
 fn find_changes(
     git: &Git,
-    layout: &Layout,
+    layout: &RecordLayout,
     listing: &Listing,
     known: BTreeMap<PathBuf, FileState>,
     started: u64,
@@ -126,7 +126,7 @@ fn find_changes(
 /// Returns the tracked files whose content from before the job is not available.
 fn find_unavailable(
     git: &Git,
-    layout: &Layout,
+    layout: &RecordLayout,
     tracked: &BTreeMap<&PathBuf, &Entry>,
 ) -> Result<BTreeMap<PathBuf, NotRecorded>, ChangesError> {
     let files: Vec<(&PathBuf, &Entry)> = tracked

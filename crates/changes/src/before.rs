@@ -9,19 +9,19 @@ use crate::error::ChangesError;
 use crate::files::{remove_directory, remove_file, write_json};
 use crate::git::{Git, TimeLimit};
 use crate::head::{read_commit, read_nested_commit};
-use crate::layout::Layout;
+use crate::layout::RecordLayout;
 use crate::listing::{Listing, list_changes};
 use crate::objects::{keep_blobs, read_sizes};
 use crate::private_git;
-use crate::repository::Repository;
+use crate::repository::GitRepository;
 use crate::snapshot::{Candidate, FILE_LIMIT, record_files};
 use crate::state::{BeforeSnapshot, FileState};
 use crate::worktree_files::{Found, WorktreeFiles};
 
 /// Takes the snapshot and replaces an incomplete one.
 pub(crate) fn take_snapshot(
-    layout: &Layout,
-    repository: &Repository,
+    layout: &RecordLayout,
+    repository: &GitRepository,
     time: TimeLimit,
 ) -> Result<(), ChangesError> {
     for path in [layout.before_index(), layout.after_index(), layout.changes(), layout.patch()] {
@@ -59,7 +59,7 @@ fn read_clock(git_dir: &Path) -> u64 {
 }
 
 /// Removes the files of a snapshot that failed, as far as possible.
-pub(crate) fn remove_files(layout: &Layout) {
+pub(crate) fn remove_files(layout: &RecordLayout) {
     let _ = remove_directory(&layout.git_dir());
     for path in [layout.user_index(), layout.before_index()] {
         let _ = remove_file(&path);

@@ -8,11 +8,11 @@ const LIMIT: u64 = 1024 * 1024;
 
 /// The settings of several files; later ones override earlier ones. Sections with a subsection are left out.
 #[derive(Debug, Default)]
-pub(crate) struct Settings {
+pub(crate) struct RepositorySettings {
     entries: Vec<(String, Option<String>)>,
 }
 
-impl Settings {
+impl RepositorySettings {
     /// Adds the settings of a file, if it is readable.
     pub(crate) fn add_file(&mut self, path: &Path) {
         if let Some(bytes) = read_small(path, LIMIT) {
@@ -112,8 +112,8 @@ impl UserConfig {
     }
 
     /// Reads the settings for a repository: of the system, of the user, of the repository and of its worktree.
-    pub(crate) fn read_settings(&self, git_dir: &Path, common_dir: &Path) -> Settings {
-        let mut settings = Settings::default();
+    pub(crate) fn read_settings(&self, git_dir: &Path, common_dir: &Path) -> RepositorySettings {
+        let mut settings = RepositorySettings::default();
         settings.add_file(Path::new("/etc/gitconfig"));
         if let Some(xdg) = &self.xdg {
             settings.add_file(&xdg.join("config"));
@@ -129,7 +129,12 @@ impl UserConfig {
     }
 
     /// Returns the content of the file that a setting names, or of the default file of the user.
-    pub(crate) fn read_named_file(&self, settings: &Settings, key: &str, default: &str) -> Option<Vec<u8>> {
+    pub(crate) fn read_named_file(
+        &self,
+        settings: &RepositorySettings,
+        key: &str,
+        default: &str,
+    ) -> Option<Vec<u8>> {
         let path = match settings.get(key) {
             Some("") => return None,
             Some(path) => match path.strip_prefix("~/") {
@@ -148,7 +153,7 @@ mod tests {
 
     #[test]
     fn values_are_parsed_as_git_parses_them() {
-        let mut settings = Settings::default();
+        let mut settings = RepositorySettings::default();
         settings.add_text(concat!(
             "\u{feff}; comment\n[core] bare\n\tautoCRLF = input # why\n\teol=\"lf ; \" \n",
             "[core \"sub\"]\n\tautocrlf = wrong\n",
@@ -164,7 +169,7 @@ mod tests {
 
     #[test]
     fn last_value_of_setting_wins() {
-        let mut settings = Settings::default();
+        let mut settings = RepositorySettings::default();
         settings.add_text("[core]\nfilemode=true\nfilemode = No\n");
         assert_eq!(settings.get_bool("core.filemode"), Some(false));
     }

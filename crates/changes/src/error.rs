@@ -120,9 +120,9 @@ impl ChangesError {
         })
     }
 
-    /// Returns whether the time was up.
-    pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::TimedOut { .. })
+    /// Returns whether a path of the caller caused the error.
+    pub fn is_bad_path(&self) -> bool {
+        matches!(self, Self::UnknownPath { .. })
     }
 
     /// Returns a closure that adds the operation and the path to an I/O error.

@@ -5,13 +5,13 @@ use std::path::Path;
 use crate::entry::is_object_id;
 use crate::files::read_small;
 use crate::git::Git;
-use crate::repository::Repository;
+use crate::repository::GitRepository;
 
 const REF_LIMIT: u64 = 4096;
 const PACKED_LIMIT: u64 = 256 * 1024 * 1024;
 
 /// Returns the commit of HEAD, from the files of the repository. Runs git only for the reftable format.
-pub(crate) fn read_commit(repository: &Repository, git: &Git) -> Option<String> {
+pub(crate) fn read_commit(repository: &GitRepository, git: &Git) -> Option<String> {
     if !repository.common_dir().join("reftable").is_dir() {
         return read_head_files(repository);
     }
@@ -22,10 +22,10 @@ pub(crate) fn read_commit(repository: &Repository, git: &Git) -> Option<String> 
 
 /// Returns the commit of HEAD in a directory below the worktree: a submodule or a nested repository.
 pub(crate) fn read_nested_commit(directory: &Path) -> Option<String> {
-    read_head_files(&Repository::open(directory).ok()??)
+    read_head_files(&GitRepository::open(directory).ok()??)
 }
 
-fn read_head_files(repository: &Repository) -> Option<String> {
+fn read_head_files(repository: &GitRepository) -> Option<String> {
     let mut content = read_small(&repository.git_dir().join("HEAD"), REF_LIMIT)?;
     // Git limits the length of a chain of symbolic refs in the same way.
     for _ in 0..5 {

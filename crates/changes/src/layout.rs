@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 /// The directory of a record.
 #[derive(Debug, Clone)]
-pub(crate) struct Layout {
+pub(crate) struct RecordLayout {
     pub(crate) directory: PathBuf,
 }
 
-impl Layout {
+impl RecordLayout {
     fn at(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }

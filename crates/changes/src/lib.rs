@@ -35,7 +35,7 @@ mod worktree_files;
 
 pub use error::ChangesError;
 pub use record::ChangeRecord;
-pub use repository::Repository;
+pub use repository::GitRepository;
 pub use restore::{
     Conflict, ConflictReason, Direction, Obstacle, RestoreAction, RestoreError, Restored, RestoredFile,
 };

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use crate::config::{Settings, UserConfig};
+use crate::config::{RepositorySettings, UserConfig};
 use crate::error::ChangesError;
 use crate::files::{copy_index, read_small, remove_directory};
 use crate::git::{Git, TimeLimit};
-use crate::repository::Repository;
+use crate::repository::GitRepository;
 
 const LIMIT: u64 = 1024 * 1024;
 const BOOLEANS: [&str; 8] = [
@@ -29,7 +29,7 @@ const CHOICES: [(&str, &[&str]); 3] = [
 ];
 
 /// Combines a private git directory with a repository.
-pub(crate) fn open(git_dir: &Path, repository: &Repository, id_length: usize, time: TimeLimit) -> Git {
+pub(crate) fn open(git_dir: &Path, repository: &GitRepository, id_length: usize, time: TimeLimit) -> Git {
     Git {
         git_dir: git_dir.to_owned(),
         worktree: repository.worktree().to_owned(),
@@ -40,7 +40,11 @@ pub(crate) fn open(git_dir: &Path, repository: &Repository, id_length: usize, ti
 }
 
 /// Creates the private git directory and replaces one that is incomplete.
-pub(crate) fn create(git_dir: &Path, repository: &Repository, time: TimeLimit) -> Result<Git, ChangesError> {
+pub(crate) fn create(
+    git_dir: &Path,
+    repository: &GitRepository,
+    time: TimeLimit,
+) -> Result<Git, ChangesError> {
     remove_directory(git_dir)?;
     for directory in ["objects/pack", "refs", "info"] {
         let path = git_dir.join(directory);
@@ -76,7 +80,7 @@ pub(crate) fn create(git_dir: &Path, repository: &Repository, time: TimeLimit) -
     Ok(open(git_dir, repository, if is_sha256 { 64 } else { 40 }, time))
 }
 
-fn format_config(settings: &Settings, is_sha256: bool) -> String {
+fn format_config(settings: &RepositorySettings, is_sha256: bool) -> String {
     let mut config = String::from("[core]\n\tbare = false\n\tsafecrlf = false\n\tsplitIndex = false\n");
     // Like the other files of a record.
     config += "\tfsync = none\n\tlogAllRefUpdates = false\n";
@@ -113,7 +117,11 @@ fn name_file(key: &str, path: &Path) -> String {
 }
 
 /// Copies the index of the user, and the shared files of a split index.
-pub(crate) fn copy_user_index(git: &Git, repository: &Repository, copy: &Path) -> Result<(), ChangesError> {
+pub(crate) fn copy_user_index(
+    git: &Git,
+    repository: &GitRepository,
+    copy: &Path,
+) -> Result<(), ChangesError> {
     copy_index(&repository.git_dir().join("index"), copy)?;
     let entries = fs::read_dir(repository.git_dir());
     let entries = entries.map_err(ChangesError::file("read", repository.git_dir()))?;

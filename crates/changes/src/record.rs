@@ -9,8 +9,8 @@ use model::{ChangeKind, ChangeSet};
 use crate::error::ChangesError;
 use crate::files::{lock, read_json};
 use crate::git::TimeLimit;
-use crate::layout::Layout;
-use crate::repository::Repository;
+use crate::layout::RecordLayout;
+use crate::repository::GitRepository;
 use crate::restore::{Direction, RestoreError, Restored, restore_files};
 use crate::selection::select_files;
 use crate::state::{BeforeSnapshot, RecordedChanges};
@@ -20,18 +20,18 @@ use crate::{after, before};
 /// alone, and a lock serializes the steps of several processes.
 #[derive(Debug, Clone)]
 pub struct ChangeRecord {
-    layout: Layout,
+    layout: RecordLayout,
 }
 
 impl ChangeRecord {
     /// Names the directory of the record. Creates nothing.
     pub fn new(directory: PathBuf) -> Self {
-        Self { layout: Layout { directory } }
+        Self { layout: RecordLayout { directory } }
     }
 
     /// Takes the snapshot before the first run of the job. Does nothing if a complete one exists: the job was then started
     /// by another daemon. After an error there is none, also if the time is up.
-    pub fn begin(&self, repository: &Repository, limit: Duration) -> Result<(), ChangesError> {
+    pub fn begin(&self, repository: &GitRepository, limit: Duration) -> Result<(), ChangesError> {
         let (directory, time) = (&self.layout.directory, TimeLimit::start(limit));
         regular_file::create_private_directory(directory).map_err(ChangesError::file("create", directory))?;
         let _lock = lock(&self.layout.lock())?;
@@ -74,6 +74,14 @@ impl ChangeRecord {
     /// Returns the change set, or `None` before the first [`finish`](Self::finish).
     pub fn read(&self) -> Result<Option<ChangeSet>, ChangesError> {
         Ok(self.read_changes()?.map(|changes| changes.change_set))
+    }
+
+    /// Returns the change set with some of its files. Selects files like [`patch`](Self::patch).
+    pub fn read_selected(&self, paths: &[PathBuf]) -> Result<ChangeSet, ChangesError> {
+        let mut change_set = self.read_finished()?.change_set;
+        let selected = select_files(&change_set, paths)?;
+        change_set.files = selected.into_iter().map(|position| change_set.files[position].clone()).collect();
+        Ok(change_set)
     }
 
     /// Returns the patch of some files, or of all files without any path: in the format of git, with renames and binary

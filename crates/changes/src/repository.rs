@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::config::Settings;
+use crate::config::RepositorySettings;
 use crate::entry::to_path;
 use crate::error::ChangesError;
 use crate::files::read_small;
@@ -14,13 +14,13 @@ const LIMIT: u64 = 64 * 1024;
 
 /// A git repository with a worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Repository {
+pub struct GitRepository {
     worktree: PathBuf,
     git_dir: PathBuf,
     common_dir: PathBuf,
 }
 
-impl Repository {
+impl GitRepository {
     /// Finds the repository around a directory. Returns `None` outside of one, in a bare one, or inside of a `.git`
     /// directory. The worktree is always the directory that contains `.git`: a `core.worktree` that leads elsewhere is
     /// ignored, so that nothing is written there. Like git, does not cross the boundary of a file system.
@@ -84,7 +84,7 @@ impl Repository {
 
     /// Returns whether the repository is declared as bare. Git ignores that setting in linked worktrees.
     fn is_bare(&self) -> bool {
-        let mut settings = Settings::default();
+        let mut settings = RepositorySettings::default();
         settings.add_file(&self.git_dir.join("config"));
         settings.get_bool("core.bare") == Some(true)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use model::{AgentEvent, AgentKind, JobStats, StateName};
+use model::{AgentEvent, AgentKind, ChangeSet, JobStats, StateName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -12,6 +12,15 @@ use crate::greeting::ErrorReply;
 
 /// The `event` field of a [`waiting_event`].
 const WAITING: &str = "waiting";
+
+/// A restored file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoredEntry {
+    /// The path in the worktree, quoted if it is not printable.
+    pub path: String,
+    /// `written`, `deleted`, `merged` or `unchanged`.
+    pub action: String,
+}
 
 /// One line of a reply. `A` is the answer of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -93,6 +102,20 @@ pub enum DaemonReply<A> {
         previous: StateName,
         /// The state now. A job that is still running is being stopped.
         now: StateName,
+    },
+    /// The changes of a job in its git worktree.
+    Changes {
+        /// The job.
+        job_id: String,
+        /// The changes.
+        changes: ChangeSet,
+    },
+    /// The files of a job were restored.
+    Restored {
+        /// The job.
+        job_id: String,
+        /// The files, sorted by path.
+        files: Vec<RestoredEntry>,
     },
     /// A link to the web page.
     Link {

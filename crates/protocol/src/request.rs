@@ -1,6 +1,8 @@
 //! Requests to the daemon, one JSON object per line.
 
-use model::{AgentKind, CallSpec, StateName};
+use std::path::PathBuf;
+
+use model::{AgentKind, CallSpec, StateName, exact_path};
 use serde::{Deserialize, Serialize};
 
 /// A request of a command. Jobs are named by their id or a unique prefix of it.
@@ -60,6 +62,32 @@ pub enum DaemonRequest {
         /// The job.
         job: String,
     },
+    /// Returns the changes of a job in its git worktree.
+    Changes {
+        /// The job.
+        job: String,
+        /// The files.
+        #[serde(flatten)]
+        files: SelectedFiles,
+    },
+    /// Streams the patch of a job.
+    Patch {
+        /// The job.
+        job: String,
+        /// The files.
+        #[serde(flatten)]
+        files: SelectedFiles,
+    },
+    /// Restores files as they were before a job.
+    Restore {
+        /// The job.
+        job: String,
+        /// Restores them as they were after the job instead.
+        redo: bool,
+        /// The files.
+        #[serde(flatten)]
+        files: SelectedFiles,
+    },
     /// Returns a one-time link to the web page.
     Open,
     /// Returns aggregated statistics.
@@ -77,11 +105,25 @@ impl DaemonRequest {
             | Self::Job { job }
             | Self::Output { job, .. }
             | Self::Cancel { job }
+            | Self::Changes { job, .. }
+            | Self::Patch { job, .. }
+            | Self::Restore { job, .. }
             | Self::Retry { job } => Some(job),
             Self::Wait { jobs, .. } => jobs.first().filter(|_| jobs.len() == 1).map(String::as_str),
             _ => None,
         }
     }
+}
+
+/// Changed files of a job; all of them without any path.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SelectedFiles {
+    /// Files, and directories with all files below.
+    #[serde(with = "exact_path")]
+    pub paths: Vec<PathBuf>,
+    /// The working directory of the client, to which relative paths refer if it is in the worktree.
+    #[serde(with = "exact_path")]
+    pub base: Option<PathBuf>,
 }
 
 /// The treatment of running jobs when the daemon stops.

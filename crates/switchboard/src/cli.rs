@@ -43,6 +43,10 @@ pub enum Command {
     Status(Look),
     /// Print a job's output
     Logs(Logs),
+    /// Show the changes of a job in its git repository
+    Diff(ShowDiff),
+    /// Restore the files that a job changed
+    Undo(UndoChanges),
     /// Wait for jobs to finish
     Wait(Wait),
     /// Cancel jobs and kill their process trees
@@ -254,6 +258,46 @@ pub struct Logs {
     pub error: bool,
     /// Print events as JSON lines; the last line is the result
     #[arg(long, conflicts_with_all = ["raw", "error"])]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Prints a colored patch on a terminal, and one for `git apply` in a pipe. A running job shows its changes so far.\n\
+                        Ignored files are not part of the changes.\n\
+                        Exit codes: 0 the changes were printed, 2 no such job, no recorded changes, or a file that the job did not change."
+)]
+pub struct ShowDiff {
+    /// Job id or unique prefix
+    pub id: String,
+    /// Only these files and directories
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// List the changed files with their lines
+    #[arg(long)]
+    pub stat: bool,
+    /// Print the list of changed files as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Keeps your later edits of other lines. If an edit conflicts, nothing is changed, and the conflicts are listed.\n\
+                        Exit codes: 0 the files are restored, 1 there are conflicts, 2 no such job, no recorded changes, or a job \
+                        is working there."
+)]
+pub struct UndoChanges {
+    /// Job id or unique prefix
+    pub id: String,
+    /// Only these files and directories
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Bring the changes of the job back after an undo
+    #[arg(long)]
+    pub redo: bool,
+    /// Print the restored files as JSON
+    #[arg(long)]
     pub json: bool,
 }
 

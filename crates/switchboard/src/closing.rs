@@ -11,6 +11,7 @@ use render::duration::format_millis;
 use render::text::{abbreviate, format_count, format_dollars, sanitize, shell_quote, strip_control};
 use unicode_width::UnicodeWidthStr;
 
+use crate::changes::summary_line;
 use crate::{output, style};
 
 /// The facts of an ended or running call.
@@ -28,6 +29,8 @@ pub struct ClosingLines {
     hint: Option<String>,
     notes: Vec<String>,
     sandbox: Option<Sandbox>,
+    /// The changed files and the command that shows them.
+    changes: Option<String>,
     resume: Option<String>,
     /// The job, or the directory with the files of the run.
     reference: String,
@@ -61,6 +64,7 @@ impl ClosingLines {
             hint: answer.error.as_ref().map(|error| error.hint.clone()),
             notes: leftover.into_iter().chain(notes).map(|note| format!("note: {note}")).collect(),
             sandbox: answer.sandbox.clone(),
+            changes: answer.changes.as_ref().and_then(|changes| summary_line(changes, &answer.job_id)),
             resume: answer
                 .session_id
                 .as_ref()
@@ -105,6 +109,7 @@ impl ClosingLines {
             hint: outcome.hint().map(str::to_owned),
             notes,
             sandbox,
+            changes: None,
             resume: outcome
                 .session
                 .as_ref()
@@ -134,6 +139,7 @@ impl ClosingLines {
                 "hint: run the hooks of a workspace that you trust with `--trust-workspace`".to_owned(),
             );
         }
+        lines.extend(self.changes.clone());
         lines.extend(self.resume.as_ref().map(|command| format!("resume: {}", strip_control(command))));
         lines.push(self.reference.clone());
         lines
@@ -233,6 +239,7 @@ mod tests {
             hint: None,
             notes: Vec::new(),
             sandbox: None,
+            changes: None,
             resume: None,
             reference: "job: 1".to_owned(),
         }

@@ -15,6 +15,7 @@ use render::duration::format_millis;
 use render::text::{format_dollars, strip_control, unique_prefix_length};
 use render::tool_lines::Timing;
 
+use crate::changes::summary_line;
 use crate::client::{self, JobReply};
 use crate::closing::describe_problem;
 use crate::exit_status::ExitStatus;
@@ -148,6 +149,9 @@ fn print_answer(answer: &Answer) {
     }
     if let Some(sandbox) = &answer.sandbox {
         output::line(&strip_control(&sandbox.describe()));
+    }
+    if let Some(changes) = answer.changes.as_ref().and_then(|changes| summary_line(changes, &answer.job_id)) {
+        output::line(&changes);
     }
     line("stdout", &answer.output_file);
     if let Some(file) = &answer.error_file {

@@ -7,6 +7,7 @@ mod bridge;
 mod call;
 mod call_spec;
 mod caller;
+mod changes;
 mod client;
 mod closing;
 mod config;
@@ -65,6 +66,8 @@ fn run(command: Command) -> Result<ExitCode, CommandFailure> {
         Command::Call(args) => call::run(&args),
         Command::Jobs(args) => jobs::list(&args),
         Command::Logs(args) => jobs::logs(&args),
+        Command::Diff(args) => changes::diff(&args),
+        Command::Undo(args) => changes::undo(&args),
         Command::Wait(args) => jobs::wait(&args),
         Command::Cancel(args) => jobs::cancel(&args),
         Command::Retry(args) => jobs::retry(&args),

@@ -60,6 +60,18 @@ pub fn red(text: &str, stream: &impl IsTerminal) -> String {
     colorize(31, text, stream)
 }
 
+/// Colors a line of a patch.
+pub fn patch_line(line: &str) -> String {
+    let code = match line.as_bytes() {
+        [b'd' | b'i', ..] | [b'-', b'-', b'-', b' ', ..] | [b'+', b'+', b'+', b' ', ..] => 1,
+        [b'+', ..] => 32,
+        [b'-', ..] => 31,
+        [b'@', ..] => 36,
+        _ => return line.to_owned(),
+    };
+    colorize(code, line, &io::stdout())
+}
+
 /// Formats a heading in bold.
 pub fn heading(text: &str) -> String {
     colorize(1, text, &io::stdout())

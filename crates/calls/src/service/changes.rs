@@ -31,12 +31,14 @@ impl FileSelection {
 }
 
 impl JobService {
-    /// Returns the changes of a job; those so far if it is running.
-    pub async fn change_set(&self, job: JobId) -> Result<ChangeSet, CallError> {
-        let ended = self.job(job).await?;
-        self.use_record(&ended, move |record, has_ended| {
-            let recorded = if has_ended { record.read()? } else { Some(record.finish(LIMIT, &[])?) };
-            recorded.ok_or(CallError::ChangesMissing { job })
+    /// Returns the changes of a job in some files; those so far if it is running.
+    pub async fn change_set(&self, job: JobId, selection: FileSelection) -> Result<ChangeSet, CallError> {
+        let job = self.job(job).await?;
+        self.use_record(&job, move |record, has_ended| {
+            if !has_ended {
+                record.finish(LIMIT, &[])?;
+            }
+            Ok(record.read_selected(&selection.resolve(&record)?)?)
         })
         .await
     }

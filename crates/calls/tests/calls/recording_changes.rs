@@ -311,7 +311,7 @@ fn undo_of_a_running_job_is_refused() {
         let request = harness.request("write a.txt changed\nsay here\nhang");
         let job = service.submit(request).await.unwrap().job;
         wait_for_line(&service, job, "here").await;
-        let so_far = service.change_set(job).await.unwrap();
+        let so_far = service.change_set(job, FileSelection::default()).await.unwrap();
         assert_eq!(describe(&Changes::from(&so_far)), ["modified a.txt +1 -1"]);
         let error = undo(&service, job).await.unwrap_err();
         assert!(matches!(error, CallError::StillRunning { .. }), "{error:?}");

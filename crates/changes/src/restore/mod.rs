@@ -18,9 +18,9 @@ use model::exact_path::show_path;
 use crate::error::ChangesError;
 use crate::files::remove_directory;
 use crate::git::TimeLimit;
-use crate::layout::Layout;
+use crate::layout::RecordLayout;
 use crate::private_git;
-use crate::repository::Repository;
+use crate::repository::GitRepository;
 use crate::state::{BeforeSnapshot, RecordedChanges};
 
 const LIMIT: Duration = Duration::from_mins(5);
@@ -61,6 +61,18 @@ pub enum RestoreAction {
     Merged,
     /// The file was in this state already.
     AlreadySo,
+}
+
+impl RestoreAction {
+    /// Returns the name of the action.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Deleted => "deleted",
+            Self::Merged => "merged",
+            Self::AlreadySo => "unchanged",
+        }
+    }
 }
 
 /// A file that cannot be restored.
@@ -167,7 +179,9 @@ impl RestoreError {
     /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Conflicts(_) => "undo your later edits of these files, or select other files".into(),
+            Self::Conflicts(_) => {
+                "no file was changed; revert your later edits of these files, or select other files".into()
+            }
             Self::Write { damaged, .. } if !damaged.is_empty() => {
                 "check these files; their earlier content is beside them, in files that end with `.old`"
                     .into()
@@ -196,14 +210,14 @@ fn describe_rollback(damaged: &[PathBuf]) -> String {
 
 /// Restores the selected files of a change set.
 pub(crate) fn restore_files(
-    layout: &Layout,
+    layout: &RecordLayout,
     before: &BeforeSnapshot,
     changes: &RecordedChanges,
     selected: &[usize],
     direction: Direction,
 ) -> Result<Restored, RestoreError> {
     let repository =
-        Repository::from_parts(before.worktree.clone(), before.git_dir.clone(), before.common_dir.clone());
+        GitRepository::from_parts(before.worktree.clone(), before.git_dir.clone(), before.common_dir.clone());
     let git = private_git::open(&layout.git_dir(), &repository, before.id_length, TimeLimit::start(LIMIT));
     let scratch = layout.scratch("restore");
     remove_directory(&scratch)?;

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use changes::{
-    ChangeRecord, Conflict, ConflictReason, Direction, Repository, RestoreError, Restored, RestoredFile,
+    ChangeRecord, Conflict, ConflictReason, Direction, GitRepository, RestoreError, Restored, RestoredFile,
 };
 use model::{ChangeExtent, ChangeKind, ChangeSet, FileChange};
 use tempfile::TempDir;
@@ -129,8 +129,8 @@ impl Project {
     }
 
     /// Finds the repository.
-    pub fn repository(&self) -> Repository {
-        Repository::find(&self.worktree).unwrap().unwrap()
+    pub fn repository(&self) -> GitRepository {
+        GitRepository::find(&self.worktree).unwrap().unwrap()
     }
 
     /// Takes the snapshot before the job.

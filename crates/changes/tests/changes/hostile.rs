@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use changes::{Direction, Repository};
+use changes::{Direction, GitRepository};
 
 use crate::fixture::{Project, run_test_in_process};
 
@@ -242,5 +242,5 @@ fn git_directory_swapped_by_job_runs_no_command() {
     });
     assert_eq!(changes.len(), 1);
     assert!(!project.root.join("marker").exists());
-    assert!(Repository::find(&project.worktree).unwrap().is_some());
+    assert!(GitRepository::find(&project.worktree).unwrap().is_some());
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use changes::{ChangesError, ConflictReason, Direction, Repository};
+use changes::{ChangesError, ConflictReason, Direction, GitRepository};
 use model::NotRecorded;
 
 use crate::fixture::{LIMIT, Project};
@@ -71,7 +71,7 @@ fn submodule_checked_out_by_job_is_not_a_change() {
 #[test]
 fn submodule_can_be_a_repository_of_its_own() {
     let (project, ..) = project_with_submodule();
-    let found = Repository::find(&project.path("sub")).unwrap().unwrap();
+    let found = GitRepository::find(&project.path("sub")).unwrap().unwrap();
     assert_eq!(found.worktree(), project.path("sub"));
     project.guard_all("begin", || project.record.begin(&found, LIMIT)).unwrap();
     project.write("sub/lib.txt", "changed\n");
@@ -232,7 +232,7 @@ fn linked_worktree_is_recorded() {
     let project = Project::new(&[("a.txt", "a\n")]);
     project.git(["worktree", "add", "-q", "../linked"]);
     let linked = project.root.join("linked");
-    let repository = Repository::find(&linked).unwrap().unwrap();
+    let repository = GitRepository::find(&linked).unwrap().unwrap();
     project.guard_all("begin", || project.record.begin(&repository, LIMIT)).unwrap();
     fs::write(linked.join("a.txt"), "linked\n").unwrap();
     assert_eq!(crate::fixture::describe(&project.finish()), ["modified a.txt +1 -1"]);
@@ -292,26 +292,26 @@ fn directory_without_repository_is_none() {
     fs::create_dir(project.path("objects")).unwrap();
     fs::create_dir(project.path("refs")).unwrap();
     fs::write(project.path("HEAD"), "ref: refs/heads/main\n").unwrap();
-    assert_eq!(Repository::find(&project.worktree).unwrap(), None);
+    assert_eq!(GitRepository::find(&project.worktree).unwrap(), None);
 }
 
 #[test]
 fn bare_repository_is_none() {
     let project = Project::empty();
     project.git(["config", "core.bare", "true"]);
-    assert_eq!(Repository::find(&project.worktree).unwrap(), None);
+    assert_eq!(GitRepository::find(&project.worktree).unwrap(), None);
 }
 
 #[test]
 fn git_directory_is_none() {
     let project = Project::empty();
-    assert_eq!(Repository::find(&project.path(".git/refs")).unwrap(), None);
+    assert_eq!(GitRepository::find(&project.path(".git/refs")).unwrap(), None);
 }
 
 #[test]
 fn broken_git_file_is_reported() {
     let project = Project::without_repository();
     fs::write(project.path(".git"), "gitdir: ../nowhere\n").unwrap();
-    let error = Repository::find(&project.worktree).unwrap_err();
+    let error = GitRepository::find(&project.worktree).unwrap_err();
     assert!(matches!(&error, ChangesError::BrokenRepository { path } if *path == project.path(".git")));
 }

@@ -214,6 +214,6 @@ fn stale_index_times_are_not_changes() {
 #[test]
 fn subdirectory_finds_the_whole_repository() {
     let project = Project::new(&[("a.txt", "a\n"), ("d/e/b.txt", "b\n")]);
-    let found = changes::Repository::find(&project.path("d/e")).unwrap().unwrap();
+    let found = changes::GitRepository::find(&project.path("d/e")).unwrap().unwrap();
     assert_eq!(found.worktree(), project.worktree);
 }

@@ -158,6 +158,12 @@ pub const KEYS: &[ConfigKey] = &[
         "Of two calls that may change the same directory, the second waits for the first.",
     ),
     key(
+        "record_changes",
+        ValueKind::Flag,
+        KeyDefault::Flag(true),
+        "Record the changes of calls that may write in a git repository. See [changes.md](changes.md).",
+    ),
+    key(
         "cancel_on_disconnect",
         ValueKind::Flag,
         KeyDefault::Flag(false),

@@ -28,6 +28,7 @@ use value::Value;
 
 /// The configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]
 pub struct Config {
     /// The store, in the syntax of the crate `store`.
     pub store: String,
@@ -43,6 +44,8 @@ pub struct Config {
     pub idle_stop: Option<Duration>,
     /// Serializes calls that may write to the same directory.
     pub one_writer_per_directory: bool,
+    /// Whether the changes of calls in git repositories are recorded.
+    pub record_changes: bool,
     /// Cancels a call when its client disconnects.
     pub cancel_on_disconnect: bool,
     /// Offers the scripted agent to MCP hosts.
@@ -174,6 +177,7 @@ impl Config {
             labels: values.texts("labels"),
             idle_stop: values.time("idle_stop"),
             one_writer_per_directory: values.flag("one_writer_per_directory"),
+            record_changes: values.flag("record_changes"),
             cancel_on_disconnect: values.flag("cancel_on_disconnect"),
             rehearsal: values.flag("rehearsal"),
             pass_env: values.texts("pass_env").into_iter().collect(),

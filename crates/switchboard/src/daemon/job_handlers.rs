@@ -7,18 +7,19 @@ use std::io;
 use std::time::Duration;
 
 use calls::{
-    CallError, CallRequest, Followed, JobFilter, JobService, JobSummary, PageRequest, PrefixMatch, Stream,
-    Until,
+    CallError, CallRequest, Direction, FileSelection, Followed, JobFilter, JobService, JobSummary,
+    PageRequest, PrefixMatch, RestoredFile, Stream, Until,
 };
 use dashboard::stats;
+use model::exact_path::show_path;
 use model::{Job, JobId, JobIdPrefix, Timestamp};
 use render::text::list_id_prefixes;
 use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
 
 use protocol::{
-    DaemonRequest, ErrorCategory, ErrorReply, JobListEntry, JobQuery, OutputStream, ReplyLine, SubmitReply,
-    SubmitRequest, event_to_json, waiting_event,
+    DaemonRequest, ErrorCategory, ErrorReply, JobListEntry, JobQuery, OutputStream, ReplyLine, RestoredEntry,
+    SelectedFiles, SubmitReply, SubmitRequest, event_to_json, waiting_event,
 };
 
 use super::connection::ClientConnection;
@@ -46,6 +47,7 @@ pub async fn handle(
         DaemonRequest::Output { job, stream, follow } => {
             stream_output(service, &job, stream, follow, connection).await
         }
+        DaemonRequest::Patch { job, files } => stream_patch(service, &job, files, connection).await,
         DaemonRequest::Wait { jobs, any, timeout_ms } => {
             wait(service, &jobs, any, timeout_ms, connection).await
         }
@@ -82,11 +84,13 @@ impl From<CallError> for HandlerError {
             | CallError::CwdIsNoDirectory { .. }
             | CallError::CwdIsRelative { .. }
             | CallError::EscapingLink(_) => ErrorCategory::Directory,
+            CallError::Changes(error) if !error.is_bad_path() => ErrorCategory::Other,
             CallError::Launch(error) if error.is_about_cwd() => ErrorCategory::Directory,
             error if error.is_storage_failure() => ErrorCategory::Storage,
             CallError::Store(_)
             | CallError::StoppedUnkept { .. }
             | CallError::Files { .. }
+            | CallError::Restore(_)
             | CallError::State { .. }
             | CallError::Copied { .. }
             | CallError::Closing => ErrorCategory::Other,
@@ -106,6 +110,11 @@ impl From<CallError> for HandlerError {
             CallError::Closing => {
                 "wait for its running jobs, or stop it with `switchboard stop --now`; running jobs continue"
                     .to_owned()
+            }
+            CallError::StillRunning { job } | CallError::WorktreeInUse { user: job, .. } => {
+                format!(
+                    "wait for it with `switchboard wait {job}`, or cancel it with `switchboard cancel {job}`"
+                )
             }
             CallError::AlreadyEnded { job, .. } => format!("see its result with `switchboard status {job}`"),
             error => error.hint(),
@@ -150,6 +159,18 @@ async fn handle_unary(
             let job = find_job(service, &job).await?.id;
             let calls::Cancellation { previous, now } = service.cancel(job).await?;
             JobReply::Cancelled { job_id: job.to_string(), previous, now }
+        }
+        DaemonRequest::Changes { job, files } => {
+            let job = find_job(service, &job).await?.id;
+            let changes = service.change_set(job, selection(files)).await?;
+            JobReply::Changes { job_id: job.to_string(), changes }
+        }
+        DaemonRequest::Restore { job, redo, files } => {
+            let job = find_job(service, &job).await?.id;
+            let direction = if redo { Direction::Redo } else { Direction::Undo };
+            let restored = service.restore(job, direction, selection(files)).await?;
+            let files = restored.files.iter().map(restored_entry).collect();
+            JobReply::Restored { job_id: job.to_string(), files }
         }
         DaemonRequest::Jobs(query) => list_jobs(service, query).await?,
         DaemonRequest::Stats { since_ms } => {
@@ -311,6 +332,29 @@ async fn stream_output(
             }
         }
     }
+}
+
+fn selection(files: SelectedFiles) -> FileSelection {
+    FileSelection { paths: files.paths, base: files.base }
+}
+
+fn restored_entry(file: &RestoredFile) -> RestoredEntry {
+    RestoredEntry { path: show_path(&file.path), action: file.what.as_str().to_owned() }
+}
+
+async fn stream_patch(
+    service: &JobService,
+    job: &str,
+    files: SelectedFiles,
+    connection: &mut ClientConnection,
+) -> Result<Option<JobReply>, HandlerError> {
+    let job = find_job(service, job).await?.id;
+    let patch = service.patch(job, selection(files)).await?;
+    for chunk in patch.chunks(CHUNK_BYTES) {
+        let latin1 = chunk.iter().map(|&byte| char::from(byte)).collect();
+        connection.send(&ReplyLine { reply: JobReply::Bytes { latin1 }, more: true }).await?;
+    }
+    Ok(Some(JobReply::Done))
 }
 
 async fn wait(

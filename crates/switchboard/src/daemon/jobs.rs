@@ -212,6 +212,7 @@ fn settings(
         guarded: machine::own_directories(home),
         policy_ceiling: PolicyCeiling::new(ceiling_reader(home, config, environment)),
         one_writer_per_directory: config.one_writer_per_directory,
+        record_changes: config.record_changes,
         retention: calls::RetentionLimits {
             max_age: config.retention.max_age,
             max_count: config.retention.max_count,

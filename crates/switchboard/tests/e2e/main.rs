@@ -20,6 +20,7 @@ mod planted;
 mod pressure;
 mod promises;
 mod real_agents;
+mod recorded_changes;
 mod recovery;
 mod replaced_files;
 mod restricted;

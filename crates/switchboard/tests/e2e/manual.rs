@@ -9,11 +9,13 @@ use crate::harness::{Harness, stdout};
 
 /// Marks the start of the generated part.
 const BEGIN: &str = "<!-- generated: the commands -->\n";
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 22] = [
     "call",
     "jobs",
     "status",
     "logs",
+    "diff",
+    "undo",
     "wait",
     "cancel",
     "retry",
