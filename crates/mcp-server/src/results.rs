@@ -1,6 +1,6 @@
 //! Tool results: structured content with its readable text.
 
-use calls::{Answer, JobStatus, Truncated};
+use calls::{Answer, Changes, JobStatus, Truncated};
 use chrono::{DateTime, SecondsFormat};
 use model::Timestamp;
 use rmcp::model::{CallToolResult, ContentBlock};
@@ -75,8 +75,18 @@ fn footer(answer: &Answer) -> String {
         facts.push(format!("{} ms", answer.duration_ms));
     }
     facts.extend(answer.num_turns.map(|turns| format_count(turns, "turn", "turns")));
+    if let Some(changes) = answer.changes.as_ref().filter(|changes| changes.files_changed > 0) {
+        facts.push(format!("{} (see call_changes)", describe_changes(changes)));
+    }
     facts.extend(answer.cost_usd.filter(|cost| *cost > 0.0).map(format_dollars));
     format!("[{}]", facts.join(" · "))
+}
+
+/// Describes changes in a few words: `changed 3 files (+20 -4)`.
+pub(crate) fn describe_changes(changes: &Changes) -> String {
+    let Changes { files_changed, lines_added, lines_removed, .. } = changes;
+    let noun = if *files_changed == 1 { "file" } else { "files" };
+    format!("changed {files_changed} {noun} (+{lines_added} -{lines_removed})")
 }
 
 /// Formats a timestamp as ISO 8601.

@@ -55,6 +55,11 @@ impl JobService {
         .await
     }
 
+    /// Returns the file with the whole patch, once it exists.
+    pub fn patch_file(&self, job: JobId) -> PathBuf {
+        record(&self.files(job)).patch_file()
+    }
+
     /// Restores files as they were before or after a job, merged with later edits. Refused while a job works in the worktree.
     pub async fn restore(
         &self,

@@ -8,7 +8,7 @@ use super::agent_tools::find_agent_tool;
 use super::definition::{Effect, ToolRequest, define_tool};
 use super::listed_tools;
 use super::reference::properties;
-use super::{call_cancel, call_jobs, call_output, call_status, call_wait};
+use super::{call_cancel, call_changes, call_jobs, call_output, call_status, call_wait};
 use crate::arguments::nearest;
 use crate::rejection::ToolRejection;
 use crate::results;
@@ -28,7 +28,7 @@ as needed. To run several jobs at once, submit each with fire_and_forget or wait
 
 Resuming: pass the session_id of an answer as resume_session_id (with the same cwd), or use continue_latest with the same task_name.
 
-Inspecting: call_status returns the answer, call_output the agent's output, call_jobs a list. The same data is available as \
+Inspecting: call_status returns the answer, call_output the agent's output, call_changes the changed files with a patch, call_jobs a list. The same data is available as \
 resources: switchboard://jobs/{id}, switchboard://jobs/{id}/output, switchboard://jobs/{id}/error.
 
 Files: status_file, output_file and error_file of an answer can be read or followed with `tail -f`; result.json in the same directory \
@@ -123,6 +123,7 @@ fn examples(name: &str) -> &'static str {
         call_output::NAME => call_output::HOWTO,
         call_jobs::NAME => call_jobs::HOWTO,
         call_cancel::NAME => call_cancel::HOWTO,
+        call_changes::NAME => call_changes::HOWTO,
         _ => HOWTO,
     }
 }

@@ -3,6 +3,7 @@
 mod agent_tools;
 mod call;
 mod call_cancel;
+mod call_changes;
 mod call_jobs;
 pub(crate) mod call_output;
 mod call_status;
@@ -31,6 +32,7 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         call_wait::tool(),
         call_status::tool(),
         call_output::tool(),
+        call_changes::tool(),
         call_jobs::tool(),
         call_cancel::tool(),
         howto::tool(),
@@ -53,6 +55,7 @@ pub(crate) async fn call_tool(request: ToolRequest<'_>) -> Result<CallToolRespon
         call_wait::NAME => call_wait::call(request).await,
         call_status::NAME => call_status::call(request).await,
         call_output::NAME => call_output::call(request).await,
+        call_changes::NAME => call_changes::call(request).await,
         call_jobs::NAME => call_jobs::call(request).await,
         call_cancel::NAME => call_cancel::call(request).await,
         howto::NAME => howto::call(request).await,

@@ -112,6 +112,13 @@ impl McpHarness {
 }
 
 /// Returns settings in which the scripted agent is the only agent.
+/// Creates a git repository without commits.
+#[expect(clippy::disallowed_methods, reason = "a test may")]
+pub fn create_repository(directory: &Path) {
+    let status = std::process::Command::new("git").args(["init", "-q"]).current_dir(directory).status();
+    assert!(status.unwrap().success());
+}
+
 pub fn settings(directory: &Path) -> Settings {
     let supervisor = Supervisor::this_program().unwrap();
     let lookup = Lookup {

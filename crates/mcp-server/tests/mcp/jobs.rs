@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::McpHarness;
+use crate::harness::{McpHarness, create_repository};
 
 testkit::tests![
     job_is_found_by_id_prefix,
@@ -11,6 +11,9 @@ testkit::tests![
     call_wait_waits_for_any_or_all_jobs,
     output_is_read_in_parts,
     call_cancel_returns_old_and_new_status,
+    call_changes_returns_files_and_patch,
+    call_changes_cuts_a_long_patch,
+    call_changes_rejects_an_unchanged_path,
     resources_are_paged_and_read_in_parts,
 ];
 
@@ -108,6 +111,50 @@ fn output_is_read_in_parts() {
             .call_tool_ok("call_output", json!({ "job_id": answer["job_id"], "stream": "error" }))
             .await;
         assert_eq!((&error["total"], &error["eof"]), (&json!(0), &json!(true)), "{error}");
+    });
+}
+
+/// Runs a job that writes a file in a git repository, and returns its answer.
+async fn changed_repository(harness: &McpHarness, client: &mut Client) -> Value {
+    create_repository(&harness.work());
+    let prompt = "@rehearse write b.txt new\n@rehearse answer done";
+    client.call_tool_ok("call_rehearsal", json!({ "prompt": prompt, "cwd": harness.work() })).await
+}
+
+fn call_changes_returns_files_and_patch() {
+    McpHarness::run(async |harness| {
+        let mut client = harness.client().await;
+        let answer = changed_repository(harness, &mut client).await;
+        assert_eq!(answer["changes"]["files"][0]["path"], "b.txt", "{answer}");
+        let changes = client.call_tool_ok("call_changes", json!({ "job_id": answer["job_id"] })).await;
+        assert_eq!(changes["changes"]["files"], answer["changes"]["files"], "{changes}");
+        let patch = changes["patch"].as_str().unwrap();
+        assert!(patch.starts_with("diff --git a/b.txt b/b.txt\n") && patch.contains("\n+new\n"), "{patch}");
+        assert_eq!(changes["left_out_chars"], 0);
+    });
+}
+
+fn call_changes_cuts_a_long_patch() {
+    McpHarness::run(async |harness| {
+        let mut client = harness.client().await;
+        let answer = changed_repository(harness, &mut client).await;
+        let arguments = json!({ "job_id": answer["job_id"], "max_chars": 10 });
+        let changes = client.call_tool_ok("call_changes", arguments).await;
+        assert_eq!(changes["patch"], "diff --git");
+        assert!(changes["left_out_chars"].as_u64().unwrap() > 50, "{changes}");
+    });
+}
+
+fn call_changes_rejects_an_unchanged_path() {
+    McpHarness::run(async |harness| {
+        let mut client = harness.client().await;
+        let answer = changed_repository(harness, &mut client).await;
+        let arguments = json!({ "job_id": answer["job_id"], "paths": ["a.txt"] });
+        let rejected = client.rejected("call_changes", arguments).await;
+        assert!(
+            rejected.field == "paths" && rejected.text.contains("the job did not change `"),
+            "{rejected:?}"
+        );
     });
 }
 

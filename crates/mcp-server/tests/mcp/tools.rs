@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::McpHarness;
+use crate::harness::{McpHarness, create_repository};
 
 testkit::tests![
     tools_are_listed_with_schemas_and_annotations,
@@ -30,6 +30,7 @@ fn tools_are_listed_with_schemas_and_annotations() {
                 "call_wait",
                 "call_status",
                 "call_output",
+                "call_changes",
                 "call_jobs",
                 "call_cancel",
                 "howto"
@@ -60,8 +61,10 @@ fn structured_content_matches_its_schema() {
         let mut client = harness.client().await;
         let list = client.request("tools/list", json!({})).await;
         let tools = list["result"]["tools"].as_array().unwrap().clone();
+        create_repository(&harness.work());
+        let prompt = "@rehearse write b.txt new\n@rehearse answer done";
         let job = client
-            .call_tool_ok("call_rehearsal", json!({ "prompt": "Hello", "expose_stream": true }))
+            .call_tool_ok("call_rehearsal", json!({ "prompt": prompt, "expose_stream": true }))
             .await["job_id"]
             .clone();
         let running = client
@@ -75,6 +78,7 @@ fn structured_content_matches_its_schema() {
             ("call_status", json!({ "job_id": job })),
             ("call_wait", json!({ "job_ids": [job, running], "timeout_ms": 0 })),
             ("call_output", json!({ "job_id": job })),
+            ("call_changes", json!({ "job_id": job })),
             ("call_jobs", json!({})),
             ("call_cancel", json!({ "job_id": running })),
             ("howto", json!({})),
