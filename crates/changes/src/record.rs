@@ -88,14 +88,31 @@ impl ChangeRecord {
     /// data. A path matches a file or everything below a directory. Files that were not recorded have no patch.
     pub fn patch(&self, paths: &[PathBuf]) -> Result<Vec<u8>, ChangesError> {
         let changes = self.read_finished()?;
+        let selected = select_files(&changes.change_set, paths)?;
+        Ok(self.read_sections(&changes, &selected)?.concat())
+    }
+
+    /// Returns the change set with the patch of each file, in the order of the files.
+    pub fn file_patches(&self) -> Result<(ChangeSet, Vec<Vec<u8>>), ChangesError> {
+        let changes = self.read_finished()?;
+        let all: Vec<usize> = (0..changes.change_set.files.len()).collect();
+        let sections = self.read_sections(&changes, &all)?;
+        Ok((changes.change_set, sections))
+    }
+
+    fn read_sections(
+        &self,
+        changes: &RecordedChanges,
+        selected: &[usize],
+    ) -> Result<Vec<Vec<u8>>, ChangesError> {
         let file = self.layout.patch();
         let patch = fs::read(&file).map_err(ChangesError::file("read", &file))?;
-        let mut selected = Vec::new();
-        for position in select_files(&changes.change_set, paths)? {
-            let range = changes.patch_ranges.get(position).and_then(|(start, end)| patch.get(*start..*end));
-            selected.extend(range.ok_or(ChangesError::UnexpectedOutput { command: "diff-index" })?);
-        }
-        Ok(selected)
+        let section = |position: &usize| {
+            let (start, end) = changes.patch_ranges.get(*position)?;
+            Some(patch.get(*start..*end)?.to_vec())
+        };
+        let sections = selected.iter().map(section).collect::<Option<_>>();
+        sections.ok_or(ChangesError::UnexpectedOutput { command: "diff-index" })
     }
 
     /// Restores the files as they were before or after the job, and merges later edits. Writes nothing if there is a

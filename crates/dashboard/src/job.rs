@@ -12,6 +12,7 @@ use render::duration::format_millis;
 use render::text::{format_dollars, sanitize, shell_quote, to_one_line, truncate};
 use tokio::time::timeout;
 
+use crate::changes;
 use crate::context::PageContext;
 use crate::login::WebVisitor;
 use crate::page::{self, ActivePage};
@@ -66,6 +67,7 @@ pub(crate) async fn show(
     let seen =
         timeout(PROCESSES_TIMEOUT, context.service().processes(job.id)).await.unwrap_or(Ok(Vec::new()));
     let running = if job.completed_at.is_none() { seen? } else { Vec::new() };
+    let changes = changes::section(context.service(), job.id, &answer).await;
     let first = job.order.call.prompt.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let head = to_one_line(first, 120);
     let main = html! {
@@ -75,6 +77,7 @@ pub(crate) async fn show(
                 (prompt(&job))
                 div data-swap="outcome" { (outcome(&job, &answer)) }
                 (story(&job, &snapshot, &answer))
+                div data-swap="changes" { (changes) }
                 (stderr(&job, &snapshot))
             }
             aside.facts aria-label="About this job" {

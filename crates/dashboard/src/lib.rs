@@ -7,6 +7,7 @@ mod actions;
 mod agents_page;
 mod assets;
 mod auth;
+mod changes;
 mod context;
 mod job;
 mod list;
@@ -174,6 +175,7 @@ impl Dashboard {
             .route("/jobs/{job}/processes", get(processes::show))
             .route("/jobs/{job}/output", get(job::output))
             .route("/jobs/{job}/error", get(job::error))
+            .route("/jobs/{job}/patch", get(changes::patch))
             .route("/jobs/{job}/cancel", post(actions::cancel))
             .route("/jobs/{job}/retry", post(actions::retry))
             .route("/logout", post(actions::logout))

@@ -51,7 +51,7 @@ impl PageRejection {
 impl From<CallError> for PageRejection {
     fn from(error: CallError) -> Self {
         let status = match &error {
-            CallError::NoSuchJob { .. } => StatusCode::NOT_FOUND,
+            CallError::NoSuchJob { .. } | CallError::ChangesMissing { .. } => StatusCode::NOT_FOUND,
             CallError::AlreadyEnded { .. } => StatusCode::CONFLICT,
             CallError::Closing => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,

@@ -55,6 +55,12 @@ impl JobService {
         .await
     }
 
+    /// Returns the changes of an ended job with the patch of each file.
+    pub async fn file_patches(&self, job: JobId) -> Result<(ChangeSet, Vec<Vec<u8>>), CallError> {
+        let job = self.job(job).await?;
+        self.use_record(&job, |record, _| Ok(record.file_patches()?)).await
+    }
+
     /// Returns the file with the whole patch, once it exists.
     pub fn patch_file(&self, job: JobId) -> PathBuf {
         record(&self.files(job)).patch_file()

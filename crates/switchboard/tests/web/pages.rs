@@ -37,6 +37,42 @@ fn agent_text_is_never_markup() {
 }
 
 #[test]
+fn changes_are_shown_per_file_without_markup() {
+    let bed = Bed::new();
+    let git = |args: &[&str]| {
+        let status = std::process::Command::new("git").args(args).current_dir(bed.work()).status();
+        assert!(status.unwrap().success());
+    };
+    git(&["init", "-q"]);
+    let visitor = WebClient::log_in(&bed);
+    let prompt =
+        format!("@rehearse write a<img>.txt {HOSTILE}\n@rehearse write b.txt plain\n@rehearse answer done");
+    let job = run_job(&bed, &prompt, "t");
+    let page = visitor.get(&format!("/jobs/{job}")).body;
+    let section = page.split("class=\"changes\"").nth(1).unwrap().split("</section>").next().unwrap();
+    assert_eq!(section.matches("<details>").count(), 2, "{section}");
+    assert!(
+        section.contains("a&lt;img&gt;.txt") && section.contains("+&lt;/pre&gt;&lt;/script&gt;"),
+        "{section}"
+    );
+    assert!(section.contains("<span class=\"plus\">+plain\n</span>"), "{section}");
+    assert!(!section.contains("<img") && !section.contains("<script"), "{section}");
+    let patch = visitor.get(&format!("/jobs/{job}/patch"));
+    assert_eq!(patch.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert!(patch.header("content-disposition").unwrap().starts_with("attachment"), "{}", patch.head);
+    assert!(patch.body.contains("+plain\n"), "{}", patch.body);
+}
+
+#[test]
+fn job_without_changes_has_no_section_for_them() {
+    let bed = Bed::new();
+    let visitor = WebClient::log_in(&bed);
+    let job = run_job(&bed, "@rehearse answer done", "t");
+    assert!(!visitor.get(&format!("/jobs/{job}")).body.contains("class=\"changes\""));
+    assert_eq!(visitor.get(&format!("/jobs/{job}/patch")).status, 404);
+}
+
+#[test]
 fn long_list_is_paged() {
     let bed = Bed::new();
     bed.configure("[limits]\nat_once = 1\n");
