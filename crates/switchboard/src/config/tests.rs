@@ -35,7 +35,10 @@ fn another(key: &ConfigKey) -> (String, String) {
             .iter()
             .find(|word| !matches!(key.default, KeyDefault::Text(usual) if usual == **word))
             .unwrap(),
-        ValueKind::Flag => return ("true".into(), "true".into()),
+        ValueKind::Flag => {
+            let flag = !matches!(key.default, KeyDefault::Flag(true));
+            return (flag.to_string(), flag.to_string());
+        }
         ValueKind::Time { .. } => "7m",
         ValueKind::Count { .. } => {
             let number = if key.name == "log.max_bytes" {
