@@ -153,6 +153,13 @@ impl ChangeRecorder {
         })
     }
 
+    /// Removes the files that only another snapshot would need, after the end of the job.
+    pub fn seal(&self) {
+        if let Err(error) = record(&self.files).seal() {
+            tracing::warn!(job = %self.job, %error, "cannot remove temporary files of the recorded changes");
+        }
+    }
+
     /// Stores the reason for a missing snapshot, for the service that ends the job.
     fn store_reason(&self, reason: &str) {
         tracing::info!(job = %self.job, reason, "the changes of the job are not recorded");

@@ -47,6 +47,11 @@ impl RecordLayout {
         self.at("changes.json")
     }
 
+    /// Marks a record that needs no further snapshot.
+    pub(crate) fn sealed(&self) -> PathBuf {
+        self.at("sealed")
+    }
+
     pub(crate) fn patch(&self) -> PathBuf {
         self.at("changes.patch")
     }

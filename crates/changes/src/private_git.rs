@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::config::{RepositorySettings, UserConfig};
 use crate::error::ChangesError;
-use crate::files::{copy_index, read_small, remove_directory};
+use crate::files::{copy_index, read_small, remove_directory, remove_file};
 use crate::git::{Git, TimeLimit};
 use crate::repository::GitRepository;
 
@@ -129,6 +129,13 @@ pub(crate) fn copy_user_index(
         copy_index(&entry.path(), &git.git_dir.join(entry.file_name()))?;
     }
     Ok(())
+}
+
+/// Removes the copies of the shared files of a split index.
+pub(crate) fn remove_shared_indexes(git_dir: &Path) -> Result<(), ChangesError> {
+    let entries = fs::read_dir(git_dir).map_err(ChangesError::file("read", git_dir))?;
+    let mut shared = entries.flatten().filter(|entry| is_shared_index(&entry.file_name().to_string_lossy()));
+    shared.try_for_each(|entry| remove_file(&entry.path()))
 }
 
 /// Returns whether a file belongs to a split index.

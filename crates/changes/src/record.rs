@@ -7,14 +7,14 @@ use std::time::Duration;
 use model::{ChangeKind, ChangeSet};
 
 use crate::error::ChangesError;
-use crate::files::{lock, read_json};
+use crate::files::{lock, read_json, remove_file, replace_file};
 use crate::git::TimeLimit;
 use crate::layout::RecordLayout;
 use crate::repository::GitRepository;
 use crate::restore::{Direction, RestoreError, Restored, restore_files};
 use crate::selection::select_files;
 use crate::state::{BeforeSnapshot, RecordedChanges};
-use crate::{after, before};
+use crate::{after, before, private_git};
 
 /// The record of the changes of one job, in a directory of its own. Survives the process: every step works from the files
 /// alone, and a lock serializes the steps of several processes.
@@ -63,12 +63,27 @@ impl ChangeRecord {
         let _lock = lock(&self.layout.lock())?;
         let before =
             self.read_before()?.ok_or_else(|| ChangesError::NotStarted { directory: directory() })?;
+        if self.layout.sealed().exists() {
+            return Ok(self.read_finished()?.change_set);
+        }
         let others = others.iter().filter_map(|other| other.read().ok()?);
         let shared = others.flat_map(|other| other.files).flat_map(|file| match file.kind {
             ChangeKind::Renamed { from } => vec![from, file.path],
             _ => vec![file.path],
         });
         after::take_snapshot(&self.layout, before, &shared.collect(), time)
+    }
+
+    /// Removes the copy of the user's index, which has the size of the repository and serves only for [`finish`](Self::finish). Later
+    /// calls of that return the recorded changes.
+    pub fn seal(&self) -> Result<(), ChangesError> {
+        if !self.layout.changes().exists() {
+            return Ok(());
+        }
+        let _lock = lock(&self.layout.lock())?;
+        replace_file(&self.layout.sealed(), b"")?;
+        remove_file(&self.layout.user_index())?;
+        private_git::remove_shared_indexes(&self.layout.git_dir())
     }
 
     /// Returns the change set, or `None` before the first [`finish`](Self::finish).

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use changes::{ChangeRecord, ChangesError, Direction, RestoreError};
 
@@ -179,4 +180,36 @@ fn file_in_two_records_is_shared() {
     let changes = project.record.finish(LIMIT, &[other]).unwrap();
     let shared: Vec<bool> = changes.files.iter().map(|file| file.shared).collect();
     assert_eq!((describe(&changes).len(), shared), (3, vec![false, true, true]));
+}
+
+#[test]
+fn begin_is_given_up_at_its_time_limit() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    // Git waits for a writer of the FIFO.
+    rustix::fs::mkfifoat(rustix::fs::CWD, project.path(".gitignore"), 0o600.into()).unwrap();
+    let limit = Duration::from_millis(300);
+    let error = project.record.begin(&project.repository(), limit).unwrap_err();
+    assert!(matches!(error, ChangesError::TimedOut { .. }), "{error:?}");
+    assert!(matches!(project.record.finish(LIMIT, &[]), Err(ChangesError::NotStarted { .. })));
+    assert!(!project.root.join("record/git").exists());
+}
+
+#[test]
+fn sealed_record_keeps_its_changes_and_is_small() {
+    let project = Project::empty();
+    for number in 0..2_000 {
+        project.write(format!("file-with-a-long-name-{number}"), format!("{number}\n"));
+    }
+    project.commit("many");
+    project.record_job(|| project.write("a.txt", "a\n"));
+    project.record.seal().unwrap();
+    project.write("later.txt", "user\n");
+    assert_eq!(describe(&project.record.finish(LIMIT, &[]).unwrap()), ["added a.txt +1 -0"]);
+    let size: u64 = crate::file_tree::read_exact(&project.root.join("record"), |_| false)
+        .values()
+        .map(|node| u64::try_from(node.content.len()).unwrap())
+        .sum();
+    assert!(size < 20_000, "{size} bytes");
+    project.undo();
+    assert!(!project.exists("a.txt"));
 }
