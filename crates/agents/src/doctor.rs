@@ -54,8 +54,7 @@ impl Lookup {
         let mut known = self.workspaces_file().map(|file| KnownWorkspaces::read(&file)).unwrap_or_default();
         known.extend(self.without_home(workspaces));
         if let Some(path) = self.inherited.get_mut("PATH") {
-            let is_inside = |directory: &&str| known.contains(Path::new(directory));
-            let (inside, outside): (Vec<&str>, Vec<&str>) = path.split(':').partition(is_inside);
+            let (inside, outside) = known.split_path(path);
             self.excluded = inside.into_iter().map(PathBuf::from).collect();
             *path = outside.join(":");
         }

@@ -6,7 +6,7 @@
 //! | `output`, `error` | stdout and stderr of the agent: links to the files of the newest run |
 //! | `result.json` | [`crate::Answer`], once the job has ended; written before `status.json` reports the end |
 //! | `runs/1`, `runs/2` … | the spool of each run; `runs/1.json` … are their records |
-//! | `record.json` | [`Job`] as in the store, written when the job is submitted or started, paused, requeued and ended |
+//! | `record.json` | [`Job`] as in the store, written when the job waits or has run for 50 ms, is detached from, pauses, is requeued or ends |
 //! | `pause.json` | the progress of a paused job |
 //! | `changes/` | the record of the changes in the git worktree (see `changes`) |
 //! | `overlaps.json` | the jobs that worked in the same worktree at the same time |
@@ -237,9 +237,9 @@ impl JobFiles {
         runs.into_iter().map(|run| Spool::at(self.run(run)).output()).collect()
     }
 
-    /// Links `output` and `error` to the newest run.
-    pub(crate) fn link_newest_run(&self) -> io::Result<()> {
-        let Some(newest) = self.newest_run() else { return Ok(()) };
+    /// Links `output` and `error` to the newest run, which is searched unless the caller knows it.
+    pub(crate) fn link_newest_run(&self, known: Option<u32>) -> io::Result<()> {
+        let Some(newest) = known.or_else(|| self.newest_run()) else { return Ok(()) };
         let led = |stream| fs::read_link(self.stream(stream)).is_ok_and(|to| to == place_of(newest, stream));
         if [Stream::Output, Stream::Error].into_iter().all(led) { Ok(()) } else { self.link_run(newest) }
     }
@@ -400,7 +400,7 @@ mod tests {
             for file in ["error", "status.json"] {
                 fs::write(files.run(run).join(file), format!("run {run}")).unwrap();
             }
-            files.link_newest_run().unwrap();
+            files.link_newest_run(None).unwrap();
             assert_eq!(fs::read_to_string(files.stream(Stream::Error)).unwrap(), format!("run {run}"));
             assert_eq!(files.error_tail(run, 3).unwrap(), format!("n {run}").as_bytes());
         }
@@ -408,7 +408,7 @@ mod tests {
         // A third run that could not be started.
         fs::create_dir(files.run(3)).unwrap();
         fs::write(files.run(3).join("output"), "").unwrap();
-        files.link_newest_run().unwrap();
+        files.link_newest_run(None).unwrap();
         assert_eq!(fs::read_link(files.stream(Stream::Output)).unwrap(), Path::new("runs/2/output"));
     }
 }

@@ -130,7 +130,7 @@ impl Janitor {
             match self.store.get(job).await {
                 // The runner of an active job writes its files; an older record must not replace a newer one.
                 Ok(Some(record)) if record.completed_at.is_some() && self.active.get(job).is_none() => {
-                    self.records.write(&record);
+                    self.records.write(&record, None);
                 }
                 Ok(Some(record)) => {
                     if let Err(error) = self.records.files(job).write_first_record(&record) {

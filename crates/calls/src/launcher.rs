@@ -164,11 +164,7 @@ impl Launcher {
     /// Checks an agent's program. `PATH` is searched for every call, since the program may be installed, replaced or removed at any
     /// time; only the answers of an unchanged file are cached.
     async fn check_program(&self, agent: AgentKind, lookup: Lookup) -> AgentCheck {
-        let lookup = Arc::new(lookup);
-        let file = {
-            let lookup = Arc::clone(&lookup);
-            tokio::task::spawn_blocking(move || ProgramFile::find(agent, &lookup)).await.ok().flatten()
-        };
+        let file = ProgramFile::find(agent, &lookup);
         if let Some(check) = self.cached_check(agent, file.as_ref()) {
             return check;
         }

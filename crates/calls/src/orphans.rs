@@ -232,7 +232,7 @@ impl OrphanKeeper {
         if let Ok(Some(record)) = self.store.get(claim.job).await
             && record.completed_at.is_some()
         {
-            self.records.write(&record);
+            self.records.write(&record, None);
         }
     }
 

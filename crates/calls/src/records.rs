@@ -44,19 +44,19 @@ impl JobRecords {
     /// Writes the files of a job from its current record in the store.
     pub async fn refresh(&self, job: JobId) {
         if let Ok(Some(record)) = self.store.get(job).await {
-            self.write(&record);
+            self.write(&record, None);
         }
     }
 
     /// Writes the files of a job. Errors are only logged, since the store is authoritative. Writes nothing while the state directory
-    /// is elsewhere: the janitor of the next service writes missing results.
-    pub fn write(&self, record: &Job) {
+    /// is elsewhere: the janitor of the next service writes missing results. The newest run is searched unless the caller knows it.
+    pub fn write(&self, record: &Job, newest_run: Option<u32>) {
         if !self.place.is_in_place() {
             tracing::warn!(job = %record.id, "the state directory is gone: not writing the files of the job");
             return;
         }
         let files = self.files(record.id);
-        if let Err(error) = files.link_newest_run() {
+        if let Err(error) = files.link_newest_run(newest_run) {
             tracing::warn!(job = %record.id, %error, "cannot link the output of the run");
         }
         let write = || {

@@ -396,6 +396,16 @@ impl JobRunner<'_> {
         }
     }
 
+    /// Writes the record of the job, unless there is one. A job that was not started has no directory and needs none.
+    fn write_first_record(&self) {
+        match self.files.write_first_record(self.job) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(job = %self.job.id, %error, "cannot write the record of the job");
+            }
+            _ => {}
+        }
+    }
+
     /// Points the job's `output` and `error` symlinks at a run.
     fn link_run(&self, number: u32) {
         if let Err(error) = self.files.link_run(number) {

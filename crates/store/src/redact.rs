@@ -35,16 +35,29 @@ pub struct Redactor {
     formats: Option<&'static Formats>,
 }
 
-/// The known formats. A pattern is compiled when the first text contains one of its markers.
-struct Formats(Vec<(&'static TokenFormat, OnceLock<Option<Regex>>)>);
+/// The known formats.
+struct Formats {
+    /// Matches the markers of all formats: most texts contain none.
+    marker: Option<Regex>,
+    /// The patterns, each compiled when the first text contains one of its markers.
+    patterns: Vec<(&'static TokenFormat, OnceLock<Option<Regex>>)>,
+}
 
-static FORMATS: LazyLock<Formats> =
-    LazyLock::new(|| Formats(TOKEN_FORMATS.iter().map(|format| (format, OnceLock::new())).collect()));
+static FORMATS: LazyLock<Formats> = LazyLock::new(|| {
+    let markers: Vec<String> =
+        TOKEN_FORMATS.iter().flat_map(|format| format.markers).map(|marker| regex::escape(marker)).collect();
+    Formats {
+        marker: Regex::new(&markers.join("|")).ok(),
+        patterns: TOKEN_FORMATS.iter().map(|format| (format, OnceLock::new())).collect(),
+    }
+});
 
 impl Formats {
     /// Returns the formats whose secrets a text may contain.
     fn possible(&self, text: &str) -> impl Iterator<Item = (&'static TokenFormat, &Regex)> {
-        let possible = self.0.iter().filter(|(format, _)| format.may_be_in(text));
+        let has_marker = self.marker.as_ref().is_none_or(|marker| marker.is_match(text));
+        let formats = if has_marker { self.patterns.as_slice() } else { &[] };
+        let possible = formats.iter().filter(|(format, _)| format.may_be_in(text));
         // The patterns are constants, and a test compiles all of them.
         possible.filter_map(|(format, compiled)| {
             Some((*format, compiled.get_or_init(|| format.compile().ok()).as_ref()?))

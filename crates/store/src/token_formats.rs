@@ -10,7 +10,7 @@ use regex::{Captures, Regex, RegexBuilder};
 /// A format of secrets and its search pattern.
 pub(crate) struct TokenFormat {
     /// Every text with such a secret contains one of these.
-    markers: &'static [&'static str],
+    pub markers: &'static [&'static str],
     pattern: &'static str,
     /// Distinguishes secrets from similar texts.
     pub is_secret: fn(&Captures<'_>) -> bool,

@@ -4,7 +4,7 @@
 //! taken from such a directory, in any later call. A directory is identified by path and by inode, so that a renamed one is
 //! recognized as well.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -62,8 +62,16 @@ impl KnownWorkspaces {
 
     /// Returns whether a path, or its canonical form, is in one of the directories.
     pub(super) fn contains(&self, path: &Path) -> bool {
-        let real = super::real(path);
-        self.contains_name(path) || self.contains_name(&real) || self.contains_directory(&real)
+        self.contains_unless_checked(path, &mut HashMap::new())
+    }
+
+    /// Splits the directories of a `PATH` into those inside of the known directories and the others, each named once.
+    pub(super) fn split_path<'a>(&self, path: &'a str) -> (Vec<&'a str>, Vec<&'a str>) {
+        let mut named = HashSet::new();
+        // The directories of a `PATH` share most of their parents.
+        let mut checked = HashMap::new();
+        let directories = path.split(':').filter(|directory| named.insert(*directory));
+        directories.partition(|directory| self.contains_unless_checked(Path::new(directory), &mut checked))
     }
 
     /// Returns the workspaces that contain a canonical path, or equal it.
@@ -93,10 +101,22 @@ impl KnownWorkspaces {
         self.paths.iter().any(|known| path.starts_with(known))
     }
 
-    fn contains_directory(&self, path: &Path) -> bool {
-        let is_known =
-            |above: &Path| DirectoryId::read(above).is_some_and(|id| self.identities.contains(&id));
-        !self.identities.is_empty() && path.ancestors().any(is_known)
+    fn contains_unless_checked(&self, path: &Path, checked: &mut HashMap<PathBuf, bool>) -> bool {
+        let real = super::real(path);
+        self.contains_name(path) || self.contains_name(&real) || self.contains_directory(&real, checked)
+    }
+
+    /// Returns whether a canonical path is in one of the directories by their ids. `checked` has the results for directories.
+    fn contains_directory(&self, path: &Path, checked: &mut HashMap<PathBuf, bool>) -> bool {
+        let mut is_known = |above: &Path| {
+            if let Some(is_known) = checked.get(above) {
+                return *is_known;
+            }
+            let is_known = DirectoryId::read(above).is_some_and(|id| self.identities.contains(&id));
+            checked.insert(above.to_owned(), is_known);
+            is_known
+        };
+        !self.identities.is_empty() && path.ancestors().any(&mut is_known)
     }
 }
 
@@ -127,7 +147,8 @@ pub(super) fn remember(file: &Path, directories: &[&Path]) -> io::Result<()> {
     let known = KnownWorkspaces::read(file);
     let is_known = |directory: &Path| {
         known.contains_name(directory)
-            && (DirectoryId::read(directory).is_none() || known.contains_directory(directory))
+            && (DirectoryId::read(directory).is_none()
+                || known.contains_directory(directory, &mut HashMap::new()))
     };
     let new: Vec<Entry> =
         directories.iter().filter(|directory| !is_known(directory)).map(|path| Entry::new(path)).collect();
@@ -193,6 +214,22 @@ mod tests {
         remember(&file, &gone.iter().map(PathBuf::as_path).collect::<Vec<_>>()).unwrap();
         remember(&file, &[Path::new("/new")]).unwrap();
         assert_eq!(paths(&file), [kept, "/new".into()]);
+    }
+
+    #[test]
+    fn directories_of_a_path_are_split_and_named_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        let (workspace, outside) = (at("workspace/bin"), at("outside/bin"));
+        for name in [&workspace, &outside] {
+            fs::create_dir_all(name).unwrap();
+        }
+        let mut known = KnownWorkspaces::default();
+        known.extend([directory.path().join("workspace").as_path()]);
+        fs::rename(directory.path().join("workspace"), directory.path().join("renamed")).unwrap();
+        let renamed = at("renamed/bin");
+        let path = [&*outside, &renamed, &outside, &workspace].join(":");
+        assert_eq!(known.split_path(&path), (vec![&*renamed, &*workspace], vec![&*outside]));
     }
 
     #[test]

@@ -27,7 +27,12 @@ impl JobRunner<'_> {
     /// Stores the disposition and writes the job's files. A durable end is cached.
     pub(super) async fn apply(&self, disposition: Disposition) {
         let ended = match disposition {
-            Disposition::Detached => return,
+            Disposition::Detached => {
+                if !self.context.records.were_moved() {
+                    self.write_first_record();
+                }
+                return;
+            }
             Disposition::Finished(end) => self.finish(*end).await,
             Disposition::Paused { until } => {
                 let store = &self.context.store;
@@ -45,7 +50,8 @@ impl JobRunner<'_> {
     /// Publishes an end that is committed. Files and answer are written while it is flushed; waiters return when the job is released,
     /// which is afterwards.
     async fn publish(&self, job: Job, flush: &FlushTicket) {
-        self.context.records.write(&job);
+        let newest_run = self.last_run.as_ref().filter(|last| last.is_newest).map(|last| last.number);
+        self.context.records.write(&job, newest_run);
         let job = Arc::new(job);
         self.active.publish_end(Arc::clone(&job));
         if self.wait_until_durable(flush).await {
@@ -159,6 +165,8 @@ impl JobRunner<'_> {
                 Ok(accepted) => return Ok(accepted),
                 Err(error) => error,
             };
+            // If the store is lost, `switchboard recover` needs it. A short run has none yet.
+            self.write_first_record();
             if let StoreError::NoSuchJob { job } = error {
                 // The spool still holds the outcome for `switchboard recover`.
                 self.context.health.note_missing_job(job);

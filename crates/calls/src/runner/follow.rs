@@ -163,6 +163,7 @@ impl JobRunner<'_> {
     /// Shows the run in the job's directory.
     fn show_running(&self, current: &CurrentRun) {
         self.link_run(current.number);
+        self.write_first_record();
         let pid = current.run.supervisor().map(|identity| identity.pid);
         if let Err(error) = self.files.write_status(self.job, StateName::Running, pid) {
             tracing::warn!(job = %self.job.id, %error, "cannot write the status file");

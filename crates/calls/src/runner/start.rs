@@ -8,7 +8,7 @@ use supervisor::StartError;
 use super::messages::{cannot_start, cannot_store, cannot_write, supervisor_gone};
 use super::{CurrentRun, Disposition, JobRunner, failed};
 use crate::decide;
-use crate::files::{PAUSE, RECORD};
+use crate::files::PAUSE;
 use crate::launcher::CannotLaunch;
 use crate::run_record::RunRecord;
 
@@ -84,9 +84,6 @@ impl JobRunner<'_> {
     /// Writes the record of a run before its directory exists.
     fn write_record(&self, number: u32, record: &RunRecord) -> std::io::Result<()> {
         self.files.create()?;
-        if !self.files.has_record() {
-            self.files.replace(RECORD, self.job)?;
-        }
         self.files.write(&RunRecord::file_name(number), record)
     }
 
