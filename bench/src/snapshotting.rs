@@ -1,11 +1,11 @@
 //! The cost of the snapshots before and after a job, compared with `git status` on the same files.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
-use changes::{ChangeRecord, Direction, GitRepository};
+use changes::{ChangeRecord, Direction, GitProgram, GitRepository};
 
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
@@ -94,7 +94,8 @@ fn row(
 fn take_round(directory: &Path, changed: &[PathBuf], round: u32) -> Result<Round, Failure> {
     let worktree = directory.join("worktree");
     let status = time(|| run_git(&worktree, &["status", "--porcelain"]))?;
-    let record = ChangeRecord::new(directory.join("record"));
+    let git = GitProgram { program: "git".into(), path: env::var_os("PATH").unwrap_or_default() };
+    let record = ChangeRecord::new(directory.join("record")).with_git(git);
     let before = time(|| {
         let repository = GitRepository::find(&worktree)?.ok_or("there is no repository")?;
         Ok(record.begin(&repository, LIMIT)?)

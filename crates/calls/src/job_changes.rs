@@ -6,12 +6,13 @@
 mod summary;
 mod worktrees;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agents::doctor::Lookup;
-use changes::{ChangeRecord, ChangesError, GitRepository};
+use changes::{ChangeRecord, ChangesError, GitProgram, GitRepository};
 use model::exact_path::show_path;
 use model::{CallSpec, ChangeSet, JobId, error_chain};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -51,12 +52,22 @@ pub(crate) fn patch_file(files: &JobFiles) -> PathBuf {
     record(files).patch_file()
 }
 
+/// Finds git outside of all workspaces: it runs outside of any sandbox, and an agent may have planted another one.
+pub(crate) fn find_git(lookup: &Lookup, worktree: &Path) -> Result<GitProgram, ChangesError> {
+    let lookup = lookup.clone().excluding_workspaces([&worktree.to_owned()]);
+    let found = lookup.find_outside("git").map_err(io::Error::other);
+    let found = found.and_then(|found| found.ok_or_else(|| io::ErrorKind::NotFound.into()));
+    let program = found.map_err(|source| ChangesError::GitMissing { source })?;
+    Ok(GitProgram { program, path: lookup.path_outside().into() })
+}
+
 /// Takes the snapshots of one job.
 #[derive(Debug, Clone)]
 pub(crate) struct ChangeRecorder {
     pub job: JobId,
     pub files: JobFiles,
     pub worktrees: Arc<Worktrees>,
+    pub settings: Arc<Settings>,
 }
 
 /// The snapshot before a job, under way.
@@ -79,27 +90,21 @@ impl PendingSnapshot {
 
 impl ChangeRecorder {
     /// Starts the snapshot before the first run of a job, if the job may write. `was_started` tells whether there was an earlier run.
-    pub fn start_before(
-        self,
-        call: &CallSpec,
-        was_started: bool,
-        settings: &Settings,
-    ) -> Option<PendingSnapshot> {
-        if !settings.record_changes || !call.requested_preset().writes() {
+    pub fn start_before(self, call: &CallSpec, was_started: bool) -> Option<PendingSnapshot> {
+        if !self.settings.record_changes || !call.requested_preset().writes() {
             return None;
         }
-        let (cwd, protected) = (call.cwd.clone(), protected_paths(settings));
-        let recorder = self.clone();
-        let task = spawn_blocking(move || self.take_before(&cwd, was_started, &protected));
+        let (cwd, recorder) = (call.cwd.clone(), self.clone());
+        let task = spawn_blocking(move || self.take_before(&cwd, was_started));
         Some(PendingSnapshot { recorder, task })
     }
 
-    fn take_before(&self, cwd: &Path, was_started: bool, protected: &[PathBuf]) -> Option<WorktreeGuard> {
+    fn take_before(&self, cwd: &Path, was_started: bool) -> Option<WorktreeGuard> {
         if !was_started {
             // An earlier attempt may have ended before its first run, long ago.
             let _ = std::fs::remove_dir_all(self.files.directory().join(RECORD));
         }
-        let repository = match find_repository(cwd, protected) {
+        let repository = match find_repository(cwd, &protected_paths(&self.settings)) {
             Ok(found) => found?,
             Err(reason) => {
                 self.store_reason(&reason);
@@ -108,7 +113,10 @@ impl ChangeRecorder {
         };
         let guard = self.worktrees.enter(repository.worktree(), self.job, &self.files);
         // After the first run, the state before it is unknown, unless it is recorded.
-        if !was_started && let Err(error) = record(&self.files).begin(&repository, BEFORE_LIMIT) {
+        if !was_started
+            && let Err(error) = find_git(&self.settings.lookup, repository.worktree())
+                .and_then(|git| record(&self.files).with_git(git).begin(&repository, BEFORE_LIMIT))
+        {
             self.store_reason(&error_chain(&error));
         }
         Some(guard)
@@ -139,18 +147,24 @@ impl ChangeRecorder {
         if let Some(reason) = self.files.read::<String>(&format!("{RECORD}/{UNRECORDED}")) {
             return Some(JobChanges::NotRecorded { reason });
         }
+        Some(match self.compare() {
+            Ok(change_set) => JobChanges::Recorded(Box::new(change_set)),
+            Err(error) => JobChanges::NotRecorded { reason: error_chain(&error) },
+        })
+    }
+
+    fn compare(&self) -> Result<ChangeSet, ChangesError> {
+        let own = record(&self.files);
+        let git = find_git(&self.settings.lookup, &own.worktree()?.unwrap_or_default())?;
         let overlaps = self.worktrees.overlaps(self.job, &self.files);
         for (other, _) in overlaps.iter().filter(|(_, is_active)| *is_active) {
             // Its changes so far: a file in both cannot be attributed.
-            if let Err(error) = other.finish(AFTER_LIMIT, &[]) {
+            if let Err(error) = other.clone().with_git(git.clone()).finish(AFTER_LIMIT, &[]) {
                 tracing::debug!(job = %self.job, %error, "cannot compare the changes with those of another job");
             }
         }
         let others: Vec<ChangeRecord> = overlaps.into_iter().map(|(other, _)| other).collect();
-        Some(match record(&self.files).finish(AFTER_LIMIT, &others) {
-            Ok(change_set) => JobChanges::Recorded(Box::new(change_set)),
-            Err(error) => JobChanges::NotRecorded { reason: error_chain(&error) },
-        })
+        own.with_git(git).finish(AFTER_LIMIT, &others)
     }
 
     /// Removes the files that only another snapshot would need, after the end of the job.

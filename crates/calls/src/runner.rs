@@ -385,8 +385,8 @@ impl JobRunner<'_> {
     }
 
     fn change_recorder(&self) -> ChangeRecorder {
-        let worktrees = Arc::clone(&self.context.worktrees);
-        ChangeRecorder { job: self.job.id, files: self.files.clone(), worktrees }
+        let (worktrees, settings) = (Arc::clone(&self.context.worktrees), Arc::clone(&self.context.settings));
+        ChangeRecorder { job: self.job.id, files: self.files.clone(), worktrees, settings }
     }
 
     /// Waits for the snapshot before the first run, if one is under way.

@@ -10,7 +10,7 @@ use crate::directories::{find_created, find_removed, is_younger};
 use crate::entry::{Entry, join_nul, split_nul, to_path};
 use crate::error::ChangesError;
 use crate::files::{copy_index, remove_directory, remove_file, replace_file, write_json};
-use crate::git::{Git, TimeLimit};
+use crate::git::{Git, GitSession};
 use crate::head::{read_commit, read_nested_commit};
 use crate::ignored::find_ignored_before;
 use crate::layout::RecordLayout;
@@ -27,10 +27,10 @@ pub(crate) fn take_snapshot(
     layout: &RecordLayout,
     before: BeforeSnapshot,
     shared: &BTreeSet<PathBuf>,
-    time: TimeLimit,
+    session: GitSession,
 ) -> Result<ChangeSet, ChangesError> {
     let repository = GitRepository::from_parts(before.worktree, before.git_dir, before.common_dir);
-    let git = private_git::open(&layout.git_dir(), &repository, before.id_length, time);
+    let git = private_git::open(&layout.git_dir(), &repository, before.id_length, session);
     let excluded = layout.path_in(&git.worktree);
     let listing = list_changes(&git, &layout.user_index(), FILE_LIMIT, excluded.as_deref())?;
     let head = read_commit(&repository, &git).filter(|head| before.base.as_ref() != Some(head));

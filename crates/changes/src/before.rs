@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use crate::error::ChangesError;
 use crate::files::{remove_directory, remove_file, write_json};
-use crate::git::{Git, TimeLimit};
+use crate::git::{Git, GitSession};
 use crate::head::{read_commit, read_nested_commit};
 use crate::layout::RecordLayout;
 use crate::listing::{Listing, list_changes};
@@ -22,13 +22,13 @@ use crate::worktree_files::{Found, WorktreeFiles};
 pub(crate) fn take_snapshot(
     layout: &RecordLayout,
     repository: &GitRepository,
-    time: TimeLimit,
+    session: GitSession,
 ) -> Result<(), ChangesError> {
     for path in [layout.before_index(), layout.after_index(), layout.changes(), layout.patch()] {
         remove_file(&path)?;
     }
     remove_directory(&layout.scratch(""))?;
-    let git = private_git::create(&layout.git_dir(), repository, time)?;
+    let git = private_git::create(&layout.git_dir(), repository, session)?;
     let started = read_clock(&layout.git_dir());
     let index = layout.user_index();
     private_git::copy_user_index(&git, repository, &index)?;

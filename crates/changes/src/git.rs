@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use crate::error::ChangesError;
 use crate::process::{ProcessOutput, communicate};
 
-/// The part of the environment that git inherits: to find itself and its libraries, and nothing that changes its behavior.
-const INHERITED: [&str; 5] = ["PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DEVELOPER_DIR", "TMPDIR"];
+/// The part of the environment that git inherits: to find its libraries, and nothing that changes its behavior.
+const INHERITED: [&str; 4] = ["LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DEVELOPER_DIR", "TMPDIR"];
 const FIXED: [(&str, &str); 10] = [
     ("HOME", "/nonexistent"),
     ("XDG_CONFIG_HOME", "/nonexistent"),
@@ -40,16 +40,26 @@ const OPTIONS: [&str; 10] = [
     "protocol.allow=never",
 ];
 
-/// The time for one step of a record. A FIFO in place of a `.gitignore` would block git forever.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TimeLimit {
+/// The git to run. It runs outside of any sandbox, so it must not be in a directory where an agent may have planted it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitProgram {
+    /// The executable.
+    pub program: PathBuf,
+    /// The `PATH` for it, under the same condition. A wrapper script finds its interpreter there.
+    pub path: OsString,
+}
+
+/// The program and the time for one step of a record. A FIFO in place of a `.gitignore` would block git forever.
+#[derive(Debug, Clone)]
+pub(crate) struct GitSession {
+    program: GitProgram,
     limit: Duration,
     deadline: Instant,
 }
 
-impl TimeLimit {
-    pub(crate) fn start(limit: Duration) -> Self {
-        Self { limit, deadline: Instant::now() + limit }
+impl GitSession {
+    pub(crate) fn start(program: GitProgram, limit: Duration) -> Self {
+        Self { program, limit, deadline: Instant::now() + limit }
     }
 }
 
@@ -63,7 +73,7 @@ pub(crate) struct Git {
     pub(crate) user_objects: PathBuf,
     /// The length of an object id: 40 for SHA-1, 64 for SHA-256.
     pub(crate) id_length: usize,
-    pub(crate) time: TimeLimit,
+    pub(crate) session: GitSession,
 }
 
 /// One command of git.
@@ -86,11 +96,11 @@ impl Git {
 
     /// Fails if the time is up. For the work between two commands, on a slow file system.
     pub(crate) fn check_time(&self) -> Result<(), ChangesError> {
-        let TimeLimit { limit, deadline } = self.time;
-        if Instant::now() < deadline {
+        let GitSession { limit, deadline, .. } = &self.session;
+        if Instant::now() < *deadline {
             return Ok(());
         }
-        Err(ChangesError::TimedOut { worktree: self.worktree.clone(), limit })
+        Err(ChangesError::TimedOut { worktree: self.worktree.clone(), limit: *limit })
     }
 }
 
@@ -124,7 +134,8 @@ impl GitCommand<'_> {
 
     /// Runs the command and returns its exit status and standard output, if the exit status is accepted.
     pub(crate) fn run_accepting(self, accept: impl Fn(i32) -> bool) -> Result<(i32, Vec<u8>), ChangesError> {
-        let (command, worktree, time) = (self.name, self.git.worktree.clone(), self.git.time);
+        let (command, worktree) = (self.name, self.git.worktree.clone());
+        let GitSession { limit, deadline, .. } = self.git.session;
         let child = self.spawn().map_err(|source| match source.kind() {
             // A missing working directory is reported as ENOENT, too.
             ErrorKind::NotFound | ErrorKind::NotADirectory if !worktree.is_dir() => {
@@ -132,9 +143,9 @@ impl GitCommand<'_> {
             }
             _ => ChangesError::GitMissing { source },
         })?;
-        let output = communicate(child, &self.input, time.deadline);
+        let output = communicate(child, &self.input, deadline);
         match output.map_err(|source| ChangesError::GitMissing { source })? {
-            None => Err(ChangesError::TimedOut { worktree, limit: time.limit }),
+            None => Err(ChangesError::TimedOut { worktree, limit }),
             Some(ProcessOutput { status, stdout, stderr }) => match status.code() {
                 Some(code) if accept(code) => Ok((code, stdout)),
                 _ => {
@@ -147,8 +158,9 @@ impl GitCommand<'_> {
 
     #[expect(clippy::disallowed_methods, reason = "the only place that starts git")]
     fn spawn(&self) -> io::Result<Child> {
-        let mut command = Command::new("git");
-        command.env_clear();
+        let GitProgram { program, path } = &self.git.session.program;
+        let mut command = Command::new(program);
+        command.env_clear().env("PATH", path);
         for name in INHERITED {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);

@@ -34,6 +34,7 @@ mod state;
 mod worktree_files;
 
 pub use error::ChangesError;
+pub use git::GitProgram;
 pub use record::ChangeRecord;
 pub use repository::GitRepository;
 pub use restore::{

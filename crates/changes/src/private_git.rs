@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::config::{RepositorySettings, UserConfig};
 use crate::error::ChangesError;
 use crate::files::{copy_index, read_small, remove_directory, remove_file};
-use crate::git::{Git, TimeLimit};
+use crate::git::{Git, GitSession};
 use crate::repository::GitRepository;
 
 const LIMIT: u64 = 1024 * 1024;
@@ -29,13 +29,13 @@ const CHOICES: [(&str, &[&str]); 3] = [
 ];
 
 /// Combines a private git directory with a repository.
-pub(crate) fn open(git_dir: &Path, repository: &GitRepository, id_length: usize, time: TimeLimit) -> Git {
+pub(crate) fn open(git_dir: &Path, repository: &GitRepository, id_length: usize, session: GitSession) -> Git {
     Git {
         git_dir: git_dir.to_owned(),
         worktree: repository.worktree().to_owned(),
         user_objects: repository.common_dir().join("objects"),
         id_length,
-        time,
+        session,
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn open(git_dir: &Path, repository: &GitRepository, id_length: usize,
 pub(crate) fn create(
     git_dir: &Path,
     repository: &GitRepository,
-    time: TimeLimit,
+    session: GitSession,
 ) -> Result<Git, ChangesError> {
     remove_directory(git_dir)?;
     for directory in ["objects/pack", "refs", "info"] {
@@ -77,7 +77,7 @@ pub(crate) fn create(
     }
     write("HEAD", b"ref: refs/heads/none\n")?;
     write("config", config.as_bytes())?;
-    Ok(open(git_dir, repository, if is_sha256 { 64 } else { 40 }, time))
+    Ok(open(git_dir, repository, if is_sha256 { 64 } else { 40 }, session))
 }
 
 fn format_config(settings: &RepositorySettings, is_sha256: bool) -> String {

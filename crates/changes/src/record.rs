@@ -1,6 +1,7 @@
 //! The record of the changes of one job.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use model::{ChangeKind, ChangeSet};
 
 use crate::error::ChangesError;
 use crate::files::{lock, read_json, remove_file, replace_file};
-use crate::git::TimeLimit;
+use crate::git::{GitProgram, GitSession};
 use crate::layout::RecordLayout;
 use crate::repository::GitRepository;
 use crate::restore::{Direction, RestoreError, Restored, restore_files};
@@ -21,23 +22,30 @@ use crate::{after, before, private_git};
 #[derive(Debug, Clone)]
 pub struct ChangeRecord {
     layout: RecordLayout,
+    git: Option<GitProgram>,
 }
 
 impl ChangeRecord {
     /// Names the directory of the record. Creates nothing.
     pub fn new(directory: PathBuf) -> Self {
-        Self { layout: RecordLayout { directory } }
+        Self { layout: RecordLayout { directory }, git: None }
+    }
+
+    /// Sets the git with which snapshots are taken and files are restored. Without one, both fail.
+    #[must_use]
+    pub fn with_git(self, git: GitProgram) -> Self {
+        Self { git: Some(git), ..self }
     }
 
     /// Takes the snapshot before the first run of the job. Does nothing if a complete one exists: the job was then started
     /// by another daemon. After an error there is none, also if the time is up.
     pub fn begin(&self, repository: &GitRepository, limit: Duration) -> Result<(), ChangesError> {
-        let (directory, time) = (&self.layout.directory, TimeLimit::start(limit));
+        let (directory, session) = (&self.layout.directory, self.start_session(limit)?);
         regular_file::create_private_directory(directory).map_err(ChangesError::file("create", directory))?;
         let _lock = lock(&self.layout.lock())?;
         match self.read_before()? {
             Some(_) => Ok(()),
-            None => before::take_snapshot(&self.layout, repository, time)
+            None => before::take_snapshot(&self.layout, repository, session)
                 .inspect_err(|_| before::remove_files(&self.layout)),
         }
     }
@@ -55,11 +63,11 @@ impl ChangeRecord {
     /// Takes the snapshot after a run, and writes the change set and the patch. Replaces the result of an earlier run. Files that
     /// are in the change set of one of the other records, too, are marked as shared.
     pub fn finish(&self, limit: Duration, others: &[Self]) -> Result<ChangeSet, ChangesError> {
-        let time = TimeLimit::start(limit);
         let directory = || self.layout.directory.clone();
         if !self.layout.before().exists() {
             return Err(ChangesError::NotStarted { directory: directory() });
         }
+        let session = self.start_session(limit)?;
         let _lock = lock(&self.layout.lock())?;
         let before =
             self.read_before()?.ok_or_else(|| ChangesError::NotStarted { directory: directory() })?;
@@ -71,7 +79,7 @@ impl ChangeRecord {
             ChangeKind::Renamed { from } => vec![from, file.path],
             _ => vec![file.path],
         });
-        after::take_snapshot(&self.layout, before, &shared.collect(), time)
+        after::take_snapshot(&self.layout, before, &shared.collect(), session)
     }
 
     /// Removes the copy of the user's index, which has the size of the repository and serves only for [`finish`](Self::finish). Later
@@ -133,12 +141,20 @@ impl ChangeRecord {
     /// Restores the files as they were before or after the job, and merges later edits. Writes nothing if there is a
     /// conflict. Selects files like [`patch`](Self::patch).
     pub fn restore(&self, direction: Direction, paths: &[PathBuf]) -> Result<Restored, RestoreError> {
-        let changes = self.read_finished()?;
+        let (changes, git) = (self.read_finished()?, self.git()?);
         let _lock = lock(&self.layout.lock())?;
         let started = || ChangesError::NotStarted { directory: self.layout.directory.clone() };
         let before = self.read_before()?.ok_or_else(started)?;
         let selected = select_files(&changes.change_set, paths)?;
-        restore_files(&self.layout, &before, &changes, &selected, direction)
+        restore_files(&self.layout, git, &before, &changes, &selected, direction)
+    }
+
+    fn git(&self) -> Result<GitProgram, ChangesError> {
+        self.git.clone().ok_or_else(|| ChangesError::GitMissing { source: ErrorKind::NotFound.into() })
+    }
+
+    fn start_session(&self, limit: Duration) -> Result<GitSession, ChangesError> {
+        Ok(GitSession::start(self.git()?, limit))
     }
 
     fn read_before(&self) -> Result<Option<BeforeSnapshot>, ChangesError> {

@@ -26,8 +26,7 @@ impl JobRunner<'_> {
         let has_files = self.flush.is_none();
         if self.worktree.is_none() && self.last_run.is_none() {
             let was_started = has_files && self.files.newest_run().is_some();
-            let (call, settings) = (&self.job.order.call, &self.context.settings);
-            self.snapshot = self.change_recorder().start_before(call, was_started, settings);
+            self.snapshot = self.change_recorder().start_before(&self.job.order.call, was_started);
         }
         let last = if has_files { self.files.runs().pop() } else { None };
         let number = last.map_or(1, |last| last + 1);

@@ -1,6 +1,7 @@
 //! The changes of a job: list, patch, undo.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use changes::{ChangeRecord, ChangesError, Direction, Restored};
@@ -8,7 +9,8 @@ use model::{ChangeSet, Job, JobId};
 
 use super::JobService;
 use crate::error::CallError;
-use crate::job_changes::record;
+use crate::job_changes::{find_git, record};
+use crate::settings::Settings;
 
 /// The time for the comparison of a running job.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -30,13 +32,18 @@ impl FileSelection {
     }
 }
 
+fn with_git(record: &ChangeRecord, settings: &Settings) -> Result<ChangeRecord, ChangesError> {
+    let worktree = record.worktree()?.unwrap_or_default();
+    Ok(record.clone().with_git(find_git(&settings.lookup, &worktree)?))
+}
+
 impl JobService {
     /// Returns the changes of a job in some files; those so far if it is running.
     pub async fn change_set(&self, job: JobId, selection: FileSelection) -> Result<ChangeSet, CallError> {
-        let job = self.job(job).await?;
+        let (job, settings) = (self.job(job).await?, Arc::clone(&self.0.settings));
         self.use_record(&job, move |record, has_ended| {
             if !has_ended {
-                record.finish(LIMIT, &[])?;
+                with_git(&record, &settings)?.finish(LIMIT, &[])?;
             }
             Ok(record.read_selected(&selection.resolve(&record)?)?)
         })
@@ -45,10 +52,10 @@ impl JobService {
 
     /// Returns the patch of some files, in the format of git.
     pub async fn patch(&self, job: JobId, selection: FileSelection) -> Result<Vec<u8>, CallError> {
-        let ended = self.job(job).await?;
+        let (ended, settings) = (self.job(job).await?, Arc::clone(&self.0.settings));
         self.use_record(&ended, move |record, has_ended| {
             if !has_ended {
-                record.finish(LIMIT, &[])?;
+                with_git(&record, &settings)?.finish(LIMIT, &[])?;
             }
             Ok(record.patch(&selection.resolve(&record)?)?)
         })
@@ -73,7 +80,7 @@ impl JobService {
         direction: Direction,
         selection: FileSelection,
     ) -> Result<Restored, CallError> {
-        let ended = self.job(job).await?;
+        let (ended, settings) = (self.job(job).await?, Arc::clone(&self.0.settings));
         let worktrees = self.0.scheduler.worktrees();
         self.use_record(&ended, move |record, has_ended| {
             if !has_ended {
@@ -83,7 +90,7 @@ impl JobService {
             if let Some(user) = worktrees.user(&worktree) {
                 return Err(CallError::WorktreeInUse { worktree, user });
             }
-            Ok(record.restore(direction, &selection.resolve(&record)?)?)
+            Ok(with_git(&record, &settings)?.restore(direction, &selection.resolve(&record)?)?)
         })
         .await
     }

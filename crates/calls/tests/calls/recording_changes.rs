@@ -1,6 +1,7 @@
 //! The changes of jobs in git worktrees.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -26,6 +27,7 @@ tests![
     changes_are_not_recorded_if_switched_off,
     failed_snapshot_is_a_note_of_a_completed_job,
     repository_around_the_home_directory_is_not_recorded,
+    git_in_a_workspace_is_not_run,
     file_changed_by_two_jobs_at_once_is_shared,
     undo_restores_the_files_of_an_ended_job,
     undo_selects_files_by_the_directory_of_the_caller,
@@ -231,6 +233,26 @@ fn failed_snapshot_is_a_note_of_a_completed_job() {
         assert_eq!((answer.status, answer.changes), (JobStatus::Completed, None));
         let note = answer.note.unwrap();
         assert!(note.starts_with("changes were not recorded: ") && note.contains("/.git`"), "{note}");
+        close(&service).await;
+    });
+}
+
+fn git_in_a_workspace_is_not_run() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let (bin, ran) = (harness.workspace().join("bin"), harness.workspace().join("ran"));
+        fs::create_dir(&bin).unwrap();
+        fs::write(bin.join("git"), format!("#!/bin/sh\ntouch '{}'\n", ran.display())).unwrap();
+        fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
+        let planted = |settings: &mut calls::Settings| {
+            let path = format!("{}:{}", bin.display(), settings.lookup.inherited["PATH"]);
+            settings.lookup.inherited.insert("PATH".to_owned(), path);
+        };
+        let service = harness.open_with(planted).await;
+        let answer = answered(&service, harness.request("write a.txt changed\nanswer done")).await;
+        assert_eq!(changed(&answer), ["modified a.txt +1 -1"]);
+        undo(&service, id(&answer)).await.unwrap();
+        assert!(!ran.exists());
         close(&service).await;
     });
 }

@@ -17,7 +17,7 @@ use model::exact_path::show_path;
 
 use crate::error::ChangesError;
 use crate::files::remove_directory;
-use crate::git::TimeLimit;
+use crate::git::{GitProgram, GitSession};
 use crate::layout::RecordLayout;
 use crate::private_git;
 use crate::repository::GitRepository;
@@ -211,6 +211,7 @@ fn describe_rollback(damaged: &[PathBuf]) -> String {
 /// Restores the selected files of a change set.
 pub(crate) fn restore_files(
     layout: &RecordLayout,
+    program: GitProgram,
     before: &BeforeSnapshot,
     changes: &RecordedChanges,
     selected: &[usize],
@@ -218,7 +219,12 @@ pub(crate) fn restore_files(
 ) -> Result<Restored, RestoreError> {
     let repository =
         GitRepository::from_parts(before.worktree.clone(), before.git_dir.clone(), before.common_dir.clone());
-    let git = private_git::open(&layout.git_dir(), &repository, before.id_length, TimeLimit::start(LIMIT));
+    let git = private_git::open(
+        &layout.git_dir(),
+        &repository,
+        before.id_length,
+        GitSession::start(program, LIMIT),
+    );
     let scratch = layout.scratch("restore");
     remove_directory(&scratch)?;
     regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;

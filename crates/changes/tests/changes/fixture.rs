@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use changes::{
-    ChangeRecord, Conflict, ConflictReason, Direction, GitRepository, RestoreError, Restored, RestoredFile,
+    ChangeRecord, Conflict, ConflictReason, Direction, GitProgram, GitRepository, RestoreError, Restored,
+    RestoredFile,
 };
 use model::{ChangeExtent, ChangeKind, ChangeSet, FileChange};
 use tempfile::TempDir;
@@ -17,6 +18,12 @@ use crate::file_tree::{FileTree, assert_same_tree, read_exact, read_worktree};
 
 /// Long enough for a slow machine.
 pub const LIMIT: Duration = Duration::from_mins(2);
+
+/// Opens a record with the git in `PATH`.
+pub fn open_record(directory: PathBuf) -> ChangeRecord {
+    let path = std::env::var_os("PATH").unwrap();
+    ChangeRecord::new(directory).with_git(GitProgram { program: "git".into(), path })
+}
 
 /// A repository in `work` and a record in `record`, below one temporary directory.
 pub struct Project {
@@ -41,7 +48,7 @@ impl Project {
 
     /// Opens the directory of another fixture, which removes it.
     pub fn open(root: PathBuf) -> Self {
-        let record = ChangeRecord::new(root.join("record"));
+        let record = open_record(root.join("record"));
         Self { _directory: None, worktree: root.join("work"), record, root }
     }
 

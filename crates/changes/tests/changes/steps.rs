@@ -5,9 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use changes::{ChangeRecord, ChangesError, Direction, RestoreError};
+use changes::{ChangesError, Direction, RestoreError};
 
-use crate::fixture::{LIMIT, Project, describe, run_test_in_process};
+use crate::fixture::{LIMIT, Project, describe, open_record, run_test_in_process};
 
 const ROOT: &str = "CHANGES_TEST_ROOT";
 
@@ -148,7 +148,7 @@ fn missing_git_is_reported() {
 #[test]
 fn record_inside_of_worktree_is_not_listed() {
     let mut project = Project::new(&[("a.txt", "a\n")]);
-    project.record = ChangeRecord::new(project.path(".record/job"));
+    project.record = open_record(project.path(".record/job"));
     project.write(".record/other", "of the user\n");
     assert_eq!(project.record_job(|| project.write("a.txt", "b\n")), ["modified a.txt +1 -1"]);
     project.undo();
@@ -158,7 +158,7 @@ fn record_inside_of_worktree_is_not_listed() {
 #[test]
 fn two_records_do_not_disturb_each_other() {
     let project = Project::new(&[("a.txt", "a\n"), ("b.txt", "b\n")]);
-    let other = ChangeRecord::new(project.root.join("record-of-other-job"));
+    let other = open_record(project.root.join("record-of-other-job"));
     project.begin();
     project.write("a.txt", "job\n");
     other.begin(&project.repository(), LIMIT).unwrap();
@@ -172,7 +172,7 @@ fn file_in_two_records_is_shared() {
     let project = Project::new(&[("a.txt", "a\n"), ("b.txt", "b\n"), ("c.txt", "c\n")]);
     project.begin();
     project.write("a.txt", "first\n");
-    let other = ChangeRecord::new(project.root.join("other"));
+    let other = open_record(project.root.join("other"));
     other.begin(&project.repository(), LIMIT).unwrap();
     project.write("b.txt", "either\n");
     project.rename("c.txt", "d.txt");
