@@ -73,13 +73,15 @@ fn open_checked(directory: impl AsFd, path: &Path, flags: OFlags) -> io::Result<
         Err(Errno::NXIO | Errno::NODEV | Errno::ISDIR) => return Err(not_regular().into()),
         file => file?,
     };
-    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+    let found = fstat(&file)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
         return Err(not_regular().into());
     }
     // O_NONBLOCK belongs to the open file description, so every process that inherits the file would get it.
     fcntl_setfl(&file, fcntl_getfl(&file)?.difference(OFlags::NONBLOCK))?;
     let file = File::from(file);
-    if truncate {
+    // ext4 flushes a truncated file when it is closed, a new one too.
+    if truncate && found.st_size > 0 {
         file.set_len(0)?;
     }
     Ok(file)
