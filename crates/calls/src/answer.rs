@@ -26,7 +26,7 @@ use crate::metadata::CHANGES;
 use crate::wait_reason::WaitReason;
 use events::StreamEvents;
 pub use notes::killed_processes_note;
-use notes::{lost_runs, missing_changes, redacted_prompt, run_notes, unverified_end};
+use notes::{lost_runs, missing_changes, moved_head, redacted_prompt, run_notes, unverified_end};
 
 /// The default limit on the characters of an answer.
 pub const MAX_RESPONSE_CHARS: usize = 100_000;
@@ -362,6 +362,7 @@ impl Answer {
             outcome.map(|outcome| run_notes(outcome, metadata.as_ref())).unwrap_or_default();
         about_the_run.extend(lost_runs(job.progress.requeues));
         about_the_run.extend(unverified_end(answer.processes));
+        about_the_run.extend(answer.changes.as_ref().and_then(moved_head));
         about_the_run.extend(metadata.as_ref().and_then(missing_changes));
         about_the_run.extend(redacted_prompt(&job.order.call.prompt));
         let asked = job.order.call.requested_preset();

@@ -138,10 +138,12 @@ pub enum CallError {
     #[error("only the embedded store can be rebuilt from the job directories")]
     NotEmbedded,
     /// The job has no recorded changes on this machine.
-    #[error("job {job} has no recorded changes")]
+    #[error("job {job} has no recorded changes{}", reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
     ChangesMissing {
         /// The job.
         job: JobId,
+        /// The reason, if it was stored.
+        reason: Option<String>,
     },
     /// The changes of a running job cannot be undone.
     #[error("job {job} has not finished")]
@@ -239,10 +241,9 @@ impl CallError {
             Self::NestedTooDeep { .. } => {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()
             }
+            Self::ChangesMissing { reason: Some(_), .. } => String::new(),
             Self::ChangesMissing { .. } => {
-                "changes are recorded for calls that may write in a git repository, \
-                                            unless the configuration sets `record_changes = false`"
-                    .to_owned()
+                "a call is recorded if it may write, in a git repository, unless the configuration sets `record_changes = false`".to_owned()
             }
             Self::StillRunning { .. } => "wait until it has ended, or cancel it".to_owned(),
             Self::WorktreeInUse { user, .. } => format!("wait until job {user} has ended, or cancel it"),

@@ -30,6 +30,8 @@ const BEFORE_LIMIT: Duration = Duration::from_secs(10);
 const AFTER_LIMIT: Duration = Duration::from_secs(30);
 /// The time beyond a limit after which a file system counts as hung.
 const MARGIN: Duration = Duration::from_secs(2);
+/// The search path of a daemon without `PATH`, like that of libc.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// The directory of the record in the directory of the job.
 const RECORD: &str = "changes";
 /// The file with the reason for which there is no snapshot from before the job.
@@ -54,7 +56,12 @@ pub(crate) fn patch_file(files: &JobFiles) -> PathBuf {
 
 /// Finds git outside of all workspaces: it runs outside of any sandbox, and an agent may have planted another one.
 pub(crate) fn find_git(lookup: &Lookup, worktree: &Path) -> Result<GitProgram, ChangesError> {
-    let lookup = lookup.clone().excluding_workspaces([&worktree.to_owned()]);
+    let mut lookup = lookup.clone();
+    let path = lookup.inherited.entry("PATH".to_owned()).or_default();
+    if path.is_empty() {
+        DEFAULT_PATH.clone_into(path);
+    }
+    let lookup = lookup.excluding_workspaces([&worktree.to_owned()]);
     let found = lookup.find_outside("git").map_err(io::Error::other);
     let found = found.and_then(|found| found.ok_or_else(|| io::ErrorKind::NotFound.into()));
     let program = found.map_err(|source| ChangesError::GitMissing { source })?;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-use model::{AgentEvent, AgentKind, RunReport, TreeEnd};
+use model::{AgentEvent, AgentKind, Job, RunReport, TreeEnd};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::job_changes::{Changes, JobChanges};
@@ -29,6 +30,12 @@ pub(crate) struct JobMetadata {
     pub tree: Option<TreeEnd>,
     pub report: Option<RunReport>,
     pub changes: Option<JobChanges>,
+}
+
+/// Returns the reason for which the changes of a job are not recorded.
+pub(crate) fn missing_changes(job: &Job) -> Option<String> {
+    let metadata: Value = serde_json::from_str(job.metadata.as_deref()?).ok()?;
+    Some(metadata.get(CHANGES_NOT_RECORDED)?.as_str()?.to_owned())
 }
 
 impl JobMetadata {

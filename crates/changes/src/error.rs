@@ -86,7 +86,7 @@ pub enum ChangesError {
         directory: PathBuf,
     },
     /// A selected path is not part of the change set.
-    #[error("the job did not change `{}`", show_path(path))]
+    #[error("no change of `{}` is recorded", show_path(path))]
     UnknownPath {
         /// The path.
         path: PathBuf,
@@ -116,7 +116,9 @@ impl ChangesError {
             Self::WorktreeMissing { path } => format!("restore the directory `{}`", show_path(path)),
             Self::NotStarted { .. } => "run the job in a git repository".into(),
             Self::NotFinished { .. } => "wait until the job has finished".into(),
-            Self::UnknownPath { .. } => "select a path from the list of changed files".into(),
+            Self::UnknownPath { .. } => {
+                "select a path from the list of changed files; ignored files are not recorded".into()
+            }
         })
     }
 

@@ -12,7 +12,7 @@ use crate::files::{lock, read_json, remove_file, replace_file};
 use crate::git::{GitProgram, GitSession};
 use crate::layout::RecordLayout;
 use crate::repository::GitRepository;
-use crate::restore::{Direction, RestoreError, Restored, restore_files};
+use crate::restore::{Direction, RestoreError, Restored, Selection, restore_files};
 use crate::selection::select_files;
 use crate::state::{BeforeSnapshot, RecordedChanges};
 use crate::{after, before, private_git};
@@ -146,7 +146,8 @@ impl ChangeRecord {
         let started = || ChangesError::NotStarted { directory: self.layout.directory.clone() };
         let before = self.read_before()?.ok_or_else(started)?;
         let selected = select_files(&changes.change_set, paths)?;
-        restore_files(&self.layout, git, &before, &changes, &selected, direction)
+        let selection = Selection { files: &selected, is_named: !paths.is_empty() };
+        restore_files(&self.layout, git, &before, &changes, selection, direction)
     }
 
     fn git(&self) -> Result<GitProgram, ChangesError> {

@@ -18,8 +18,11 @@ const WAITING: &str = "waiting";
 pub struct RestoredEntry {
     /// The path in the worktree, quoted if it is not printable.
     pub path: String,
-    /// `written`, `deleted`, `merged` or `unchanged`.
+    /// `restored`, `deleted`, `merged`, `already_restored` or `not_restored`.
     pub action: String,
+    /// The reason for which it was not restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// One line of a reply. `A` is the answer of a job.

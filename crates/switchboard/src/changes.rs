@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use calls::{ChangedFile, Changes};
-use protocol::{DaemonRequest, RequestError, RestoredEntry, SelectedFiles};
-use render::text::{list_id_prefixes, strip_control};
+use protocol::{DaemonConnector, DaemonRequest, RequestError, RestoredEntry, SelectedFiles};
+use render::text::{list_id_prefixes, shell_quote, strip_control};
 
 use crate::client::{self, JobReply};
 use crate::failure::CommandFailure;
@@ -43,7 +43,36 @@ pub fn diff(args: &cli::ShowDiff) -> Result<ExitCode, CommandFailure> {
     } else {
         output::raw(&patch);
     }
+    print_unshown(&mut connector, args)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the changed files that are not in the patch, beside it.
+fn print_unshown(connector: &mut DaemonConnector, args: &cli::ShowDiff) -> Result<(), CommandFailure> {
+    let request = DaemonRequest::Changes { job: args.id.clone(), files: select(&args.paths) };
+    let JobReply::Changes { changes, .. } = protocol::request(connector, &request)? else {
+        return Err(RequestError::UnexpectedReply.into());
+    };
+    if changes.files.is_empty() {
+        output::aside("no changes");
+    }
+    for file in changes.files.iter().map(ChangedFile::from) {
+        if let Some(reason) = describe_unrecorded(&file) {
+            output::aside(&format!("not in the patch: {}: {reason}", strip_control(&file.path)));
+        }
+    }
+    Ok(())
+}
+
+/// Describes why the content of a file is not recorded.
+fn describe_unrecorded(file: &ChangedFile) -> Option<&'static str> {
+    Some(match file.content.as_deref()? {
+        "too_large" => "too large",
+        "filtered" => "content of a filter",
+        "repository" => "a repository of its own",
+        "unreadable" => "unreadable",
+        _ => return None,
+    })
 }
 
 /// Restores the files of a job.
@@ -62,12 +91,23 @@ pub fn undo(args: &cli::UndoChanges) -> Result<ExitCode, CommandFailure> {
         output::line("no files");
         return Ok(ExitCode::SUCCESS);
     }
-    for RestoredEntry { path, action } in &files {
-        output::line(&format!("{action}: {path}"));
+    for RestoredEntry { path, action, reason } in &files {
+        let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        output::line(&format!("{}: {path}{reason}", action.replace('_', " ")));
     }
-    let back = if args.redo { "" } else { " --redo" };
-    output::aside(&format!("take it back with `switchboard undo{back} {}`", short_id(&job_id)));
+    if files.iter().any(|file| !matches!(&*file.action, "already_restored" | "not_restored")) {
+        let command = reverse_command(args, &job_id);
+        let verb = if args.redo { "undo it again" } else { "redo it" };
+        output::aside(&format!("{verb} with `{command}`"));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the command that reverses an undo or a redo of the same files.
+fn reverse_command(args: &cli::UndoChanges, job: &str) -> String {
+    let option = if args.redo { "" } else { "--redo " };
+    let paths = args.paths.iter().map(|path| format!(" {}", shell_quote(&path.to_string_lossy())));
+    format!("switchboard undo {option}{}{}", short_id(job), paths.collect::<String>())
 }
 
 fn select(paths: &[PathBuf]) -> SelectedFiles {
@@ -82,7 +122,9 @@ fn print_list(files: &[ChangedFile]) {
         };
         let extent = match (file.added, file.removed, &file.content) {
             (Some(added), Some(removed), _) => format!("+{added} −{removed}"),
-            (_, _, content) => content.clone().unwrap_or_default(),
+            (_, _, content) => {
+                describe_unrecorded(file).or(content.as_deref()).unwrap_or_default().to_owned()
+            }
         };
         let shared = if file.shared { " (shared)" } else { "" };
         vec![file.kind.replace('_', " "), extent, format!("{path}{shared}")]
@@ -96,10 +138,14 @@ fn print_list(files: &[ChangedFile]) {
 /// Describes the changes in a few words: `3 files (+20 −4)`.
 pub fn describe(changes: &Changes) -> String {
     match changes.files_changed {
-        0 => "no files".to_owned(),
+        0 => "no changes".to_owned(),
         files => {
             let noun = if files == 1 { "file" } else { "files" };
-            format!("{files} {noun} (+{} −{})", changes.lines_added, changes.lines_removed)
+            let shared = match changes.files_shared {
+                0 => String::new(),
+                shared => format!(", {shared} shared with another call"),
+            };
+            format!("{files} {noun} (+{} −{}{shared})", changes.lines_added, changes.lines_removed)
         }
     }
 }

@@ -263,9 +263,10 @@ pub struct Logs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Prints a colored patch on a terminal, and one for `git apply` in a pipe. A running job shows its changes so far.\n\
-                        Ignored files are not part of the changes.\n\
-                        Exit codes: 0 the changes were printed, 2 no such job, no recorded changes, or a file that the job did not change."
+    after_help = "Prints a colored patch on a terminal, and one for `git apply` in a pipe (run that in the top directory of the worktree).\n\
+                        A running job shows its changes so far. Ignored files are not recorded.\n\
+                        Paths are relative to the current directory if it is in the worktree, else to the top of the worktree.\n\
+                        Exit codes: 0 the changes were printed, 2 no such job, changes not recorded, or no change of a path."
 )]
 pub struct ShowDiff {
     /// Job id or unique prefix
@@ -273,7 +274,7 @@ pub struct ShowDiff {
     /// Only these files and directories
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// List the changed files with their lines
+    /// List the changed files with the numbers of added and removed lines
     #[arg(long)]
     pub stat: bool,
     /// Print the list of changed files as JSON
@@ -283,9 +284,10 @@ pub struct ShowDiff {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Keeps your later edits of other lines. If an edit conflicts, nothing is changed, and the conflicts are listed.\n\
-                        Exit codes: 0 the files are restored, 1 there are conflicts, 2 no such job, no recorded changes, or a job \
-                        is working there."
+    after_help = "Merges with later edits. If one file conflicts, no file is changed, and the conflicts are listed. A file that another call \
+                        changed at the same time is restored only if you name it. Commits, branches and the index stay as they are.\n\
+                        Exit codes: 0 the files are restored, 1 there are conflicts, 2 no such job, changes not recorded, no change of a path, \
+                        or a job is working there."
 )]
 pub struct UndoChanges {
     /// Job id or unique prefix
@@ -293,7 +295,7 @@ pub struct UndoChanges {
     /// Only these files and directories
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Bring the changes of the job back after an undo
+    /// Apply the changes of the job again after an undo
     #[arg(long)]
     pub redo: bool,
     /// Print the restored files as JSON

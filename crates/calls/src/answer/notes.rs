@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Processes;
+use crate::job_changes::Changes;
 use crate::metadata::CHANGES_NOT_RECORDED;
 
 /// Returns the notes about an ended run.
@@ -59,6 +60,14 @@ pub(super) fn unverified_end(processes: Option<Processes>) -> Option<String> {
     let note = "a supervisor was killed: its processes were searched for and killed, but without a PID namespace or a cgroup, one that \
                 cleared its environment and started its own session cannot be found";
     (processes == Some(Processes::NoneFound)).then(|| note.to_owned())
+}
+
+/// Notes that the call committed or switched branches: an undo restores only files.
+pub(super) fn moved_head(changes: &Changes) -> Option<String> {
+    let short = |id: &str| id.get(..8).unwrap_or(id).to_owned();
+    let (base, head) = (changes.base.as_deref(), changes.head.as_deref()?);
+    let from = base.map(|base| format!(" from {}", short(base))).unwrap_or_default();
+    Some(format!("HEAD moved{from} to {}; an undo restores files, not commits", short(head)))
 }
 
 /// Notes that the changes in the git worktree are unknown.

@@ -25,8 +25,14 @@ pub struct Changes {
     pub lines_added: u64,
     /// The number of removed lines.
     pub lines_removed: u64,
+    /// The number of changed files that another call changed at the same time. Omitted if it is 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub files_shared: u64,
     /// The changed files, sorted by path; the first 200.
     pub files: Vec<ChangedFile>,
+    /// The number of files that are not listed. Omitted if it is 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub files_left_out: u64,
     /// The patch in the format of git, for `git apply`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch_file: Option<String>,
@@ -61,6 +67,11 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl From<&ChangeSet> for Changes {
     fn from(changes: &ChangeSet) -> Self {
         let (lines_added, lines_removed) = changes.lines();
@@ -71,6 +82,8 @@ impl From<&ChangeSet> for Changes {
             files_changed: changes.files.len() as u64,
             lines_added,
             lines_removed,
+            files_shared: changes.files.iter().filter(|file| file.shared).count() as u64,
+            files_left_out: changes.files.len().saturating_sub(MAX_FILES) as u64,
             files: changes.files.iter().take(MAX_FILES).map(ChangedFile::from).collect(),
             patch_file: None,
         }

@@ -10,6 +10,7 @@ use model::{ChangeSet, Job, JobId};
 use super::JobService;
 use crate::error::CallError;
 use crate::job_changes::{find_git, record};
+use crate::metadata::missing_changes;
 use crate::settings::Settings;
 
 /// The time for the comparison of a running job.
@@ -105,13 +106,13 @@ impl JobService {
         let record = record(&self.files(id));
         let used = tokio::task::spawn_blocking(move || match record.worktree()? {
             Some(_) => action(record, has_ended),
-            None => Err(CallError::ChangesMissing { job: id }),
+            None => Err(CallError::ChangesMissing { job: id, reason: None }),
         });
         match used.await {
-            // Removed by retention in the meantime, or never finished.
-            Ok(Err(CallError::Changes(ChangesError::NotFinished { .. }))) => {
-                Err(CallError::ChangesMissing { job: id })
-            }
+            // Removed by retention in the meantime, never started or never finished.
+            Ok(Err(
+                CallError::ChangesMissing { .. } | CallError::Changes(ChangesError::NotFinished { .. }),
+            )) => Err(CallError::ChangesMissing { job: id, reason: missing_changes(job) }),
             Ok(used) => used,
             Err(error) => Err(CallError::Files { job: id, source: std::io::Error::other(error) }),
         }

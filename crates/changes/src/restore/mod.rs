@@ -48,6 +48,8 @@ pub struct RestoredFile {
     pub path: PathBuf,
     /// The action.
     pub what: RestoreAction,
+    /// The reason for which it was not restored.
+    pub reason: Option<ConflictReason>,
 }
 
 /// The action that restored a file.
@@ -61,16 +63,19 @@ pub enum RestoreAction {
     Merged,
     /// The file was in this state already.
     AlreadySo,
+    /// The file was left as it is, because its earlier content is not recorded.
+    NotRestored,
 }
 
 impl RestoreAction {
     /// Returns the name of the action.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Written => "written",
+            Self::Written => "restored",
             Self::Deleted => "deleted",
             Self::Merged => "merged",
-            Self::AlreadySo => "unchanged",
+            Self::AlreadySo => "already_restored",
+            Self::NotRestored => "not_restored",
         }
     }
 }
@@ -89,7 +94,7 @@ pub struct Conflict {
 #[non_exhaustive]
 pub enum ConflictReason {
     /// A later edit is in the same lines.
-    #[error("edited since in the same lines")]
+    #[error("edited since in the same or adjacent lines")]
     SameLines,
     /// A later edit cannot be merged: the file would be deleted, is a link or is too large.
     #[error("edited since")]
@@ -117,6 +122,9 @@ pub enum ConflictReason {
     /// The commit of a submodule is not restored: the submodule is a repository of its own.
     #[error("is a submodule: run `git submodule update` to restore its commit")]
     Submodule,
+    /// Another call changed the file at the same time, and the caller did not name it.
+    #[error("another call changed it at the same time; name it to restore it nevertheless")]
+    Shared,
     /// The current file cannot be read.
     #[error("cannot be read")]
     Unreadable,
@@ -175,12 +183,20 @@ pub enum RestoreError {
     Changes(#[from] ChangesError),
 }
 
+impl ConflictReason {
+    /// Returns whether the file cannot be restored in any state, because its content is not recorded.
+    pub(crate) fn is_unrecorded(&self) -> bool {
+        matches!(self, Self::NotRecorded(_) | Self::Submodule)
+    }
+}
+
 impl RestoreError {
     /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Conflicts(_) => {
-                "no file was changed; revert your later edits of these files, or select other files".into()
+                "no file was changed; revert the later edits of these files, or name the files to restore"
+                    .into()
             }
             Self::Write { damaged, .. } if !damaged.is_empty() => {
                 "check these files; their earlier content is beside them, in files that end with `.old`"
@@ -208,13 +224,22 @@ fn describe_rollback(damaged: &[PathBuf]) -> String {
     format!("these files could not be put back: {}", list.join(", "))
 }
 
+/// The selected files of a change set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Selection<'a> {
+    /// Their positions.
+    pub(crate) files: &'a [usize],
+    /// Is true if the caller named files or directories, and false for all files.
+    pub(crate) is_named: bool,
+}
+
 /// Restores the selected files of a change set.
 pub(crate) fn restore_files(
     layout: &RecordLayout,
     program: GitProgram,
     before: &BeforeSnapshot,
     changes: &RecordedChanges,
-    selected: &[usize],
+    selection: Selection<'_>,
     direction: Direction,
 ) -> Result<Restored, RestoreError> {
     let repository =
@@ -225,10 +250,13 @@ pub(crate) fn restore_files(
         before.id_length,
         GitSession::start(program, LIMIT),
     );
+    if !git.worktree.is_dir() {
+        return Err(ChangesError::WorktreeMissing { path: git.worktree }.into());
+    }
     let scratch = layout.scratch("restore");
     remove_directory(&scratch)?;
     regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
-    let plan = plan::prepare(&git, &layout.after_index(), &scratch, changes, selected, direction)?;
+    let plan = plan::prepare(&git, &layout.after_index(), &scratch, changes, selection, direction)?;
     let result = write::write_files(&git.worktree, &plan.steps, &plan.directories);
     remove_directory(&scratch)?;
     result?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model::ChangeKind;
+use model::{ChangeKind, FileChange};
 
 use crate::entry::Entry;
 use crate::error::ChangesError;
@@ -14,7 +14,7 @@ use crate::restore::decision::{Current, Decision, decide};
 use crate::restore::merge::{merge_contents, stage_files};
 use crate::restore::write::{Identity, Step, StepKind};
 use crate::restore::{
-    Conflict, ConflictReason, Direction, Obstacle, RestoreAction, RestoreError, RestoredFile,
+    Conflict, ConflictReason, Direction, Obstacle, RestoreAction, RestoreError, RestoredFile, Selection,
 };
 use crate::snapshot::{Candidate, FILE_LIMIT, record_files};
 use crate::state::{FileState, RecordedChanges, Sides};
@@ -46,10 +46,18 @@ pub(super) fn prepare(
     after_index: &Path,
     scratch: &Path,
     changes: &RecordedChanges,
-    selected: &[usize],
+    selection: Selection<'_>,
     direction: Direction,
 ) -> Result<Plan, RestoreError> {
-    let targets = inspect_targets(git, after_index, scratch, select_sides(changes, selected), direction)?;
+    let sides = select_sides(changes, selection.files, |_| true);
+    // Without the consent of the caller, no work of another call is taken back.
+    let shared = if selection.is_named {
+        Vec::new()
+    } else {
+        select_sides(changes, selection.files, |file| file.shared)
+    };
+    let shared: BTreeSet<&Path> = shared.into_iter().map(|(path, _)| path).collect();
+    let targets = inspect_targets(git, after_index, scratch, sides, direction)?;
     let decisions: Vec<Decision> =
         targets.iter().map(|target| decide(target.from, target.to, &target.current)).collect();
     let is_deleted = |(_, decision): &(&Target<'_>, &Decision)| **decision == Decision::Delete;
@@ -71,6 +79,10 @@ pub(super) fn prepare(
             conflict(reason);
             continue;
         }
+        if decision != Decision::Keep && shared.contains(path) {
+            conflict(ConflictReason::Shared);
+            continue;
+        }
         let what = match decision {
             Decision::Keep => RestoreAction::AlreadySo,
             Decision::Delete => RestoreAction::Deleted,
@@ -86,14 +98,19 @@ pub(super) fn prepare(
                 conflict(in_the_way(path, target.current == Current::Directory));
                 continue;
             }
+            Decision::Conflict(reason) if !selection.is_named && reason.is_unrecorded() => {
+                let what = RestoreAction::NotRestored;
+                files.push(RestoredFile { path: path.to_owned(), what, reason: Some(reason) });
+                continue;
+            }
             Decision::Conflict(reason) => {
                 conflict(reason);
                 continue;
             }
         };
-        files.push(RestoredFile { path: path.to_owned(), what });
+        files.push(RestoredFile { path: path.to_owned(), what, reason: None });
         let kind = match what {
-            RestoreAction::AlreadySo => continue,
+            RestoreAction::AlreadySo | RestoreAction::NotRestored => continue,
             RestoreAction::Deleted => StepKind::Delete,
             RestoreAction::Written | RestoreAction::Merged => {
                 StepKind::Put(scratch.join("staged").join(path))
@@ -107,6 +124,10 @@ pub(super) fn prepare(
             Err(reason) => conflicts.push(Conflict { path: path.to_owned(), reason }),
         }
     }
+    if steps.is_empty() && files.iter().all(|file| file.reason.is_some()) {
+        let unrestored = files.iter().filter_map(|file| Some((file.path.clone(), file.reason.clone()?)));
+        conflicts.extend(unrestored.map(|(path, reason)| Conflict { path, reason }));
+    }
     if !conflicts.is_empty() {
         conflicts.sort_by(|a, b| a.path.cmp(&b.path));
         return Err(RestoreError::Conflicts(conflicts));
@@ -115,9 +136,14 @@ pub(super) fn prepare(
     Ok(Plan { files, steps, directories })
 }
 
-/// Returns the states of the selected files, with both paths of a renamed file.
-fn select_sides<'a>(changes: &'a RecordedChanges, selected: &[usize]) -> Vec<(&'a Path, &'a Sides)> {
+/// Returns the states of some of the selected files, with both paths of a renamed file.
+fn select_sides<'a>(
+    changes: &'a RecordedChanges,
+    selected: &[usize],
+    is_wanted: impl Fn(&FileChange) -> bool,
+) -> Vec<(&'a Path, &'a Sides)> {
     let files = selected.iter().filter_map(|position| changes.change_set.files.get(*position));
+    let files = files.filter(|file| is_wanted(file));
     let paths: BTreeSet<&Path> = files
         .flat_map(|file| match &file.kind {
             ChangeKind::Renamed { from } => vec![from.as_path(), &file.path],

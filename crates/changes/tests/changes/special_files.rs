@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use changes::{ConflictReason, Direction};
+use changes::{ConflictReason, Direction, RestoreAction, RestoreError, RestoredFile};
 use model::NotRecorded;
 
 use crate::fixture::Project;
@@ -54,6 +54,25 @@ fn undo_of_large_file_is_a_conflict() {
     project.record_job(|| project.write("large", vec![b'x'; LARGE]));
     let reason = ConflictReason::NotRecorded(NotRecorded::TooLarge);
     assert_eq!(project.expect_conflicts(Direction::Undo), [(PathBuf::from("large"), reason)]);
+}
+
+#[test]
+fn undo_leaves_large_file_beside_others() {
+    let project = Project::new(&[("a.txt", "a\n")]);
+    project.record_job(|| {
+        project.write("a.txt", "b\n");
+        project.write("large", vec![b'x'; LARGE]);
+    });
+    let reason = ConflictReason::NotRecorded(NotRecorded::TooLarge);
+    let file = |path: &str, what, reason| RestoredFile { path: path.into(), what, reason };
+    let files = [
+        file("a.txt", RestoreAction::Written, None),
+        file("large", RestoreAction::NotRestored, Some(reason.clone())),
+    ];
+    assert_eq!(project.undo(), files);
+    assert_eq!((project.read("a.txt"), project.path("large").exists()), ("a\n".to_owned(), true));
+    let named = project.try_restore(Direction::Redo, &["a.txt", "large"]);
+    assert!(matches!(named, Err(RestoreError::Conflicts(conflicts)) if conflicts[0].reason == reason));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use changes::{ChangesError, Direction, RestoreError};
+use changes::{ChangesError, ConflictReason, Direction, RestoreError};
 
 use crate::fixture::{LIMIT, Project, describe, open_record, run_test_in_process};
 
@@ -111,7 +111,7 @@ fn unknown_path_is_an_error() {
     let project = Project::new(&[("a.txt", "a\n")]);
     project.record_job(|| project.write("a.txt", "b\n"));
     let error = project.record.patch(&[PathBuf::from("b.txt")]).unwrap_err();
-    assert_eq!(error.to_string(), "the job did not change `b.txt`");
+    assert_eq!(error.to_string(), "no change of `b.txt` is recorded");
 }
 
 #[test]
@@ -180,6 +180,23 @@ fn file_in_two_records_is_shared() {
     let changes = project.record.finish(LIMIT, &[other]).unwrap();
     let shared: Vec<bool> = changes.files.iter().map(|file| file.shared).collect();
     assert_eq!((describe(&changes).len(), shared), (3, vec![false, true, true]));
+}
+
+#[test]
+fn shared_file_is_undone_only_if_it_is_named() {
+    let project = Project::new(&[("a.txt", "a\n"), ("b.txt", "b\n")]);
+    project.begin();
+    let other = open_record(project.root.join("other"));
+    other.begin(&project.repository(), LIMIT).unwrap();
+    project.write("a.txt", "either\n");
+    other.finish(LIMIT, &[]).unwrap();
+    project.write("b.txt", "first\n");
+    project.record.finish(LIMIT, &[other]).unwrap();
+    let conflicts = project.expect_conflicts(Direction::Undo);
+    assert_eq!(conflicts, [(PathBuf::from("a.txt"), ConflictReason::Shared)]);
+    project.try_restore(Direction::Undo, &["a.txt"]).unwrap();
+    assert_eq!(project.undo().len(), 2);
+    assert_eq!((project.read("a.txt"), project.read("b.txt")), ("a\n".to_owned(), "b\n".to_owned()));
 }
 
 #[test]

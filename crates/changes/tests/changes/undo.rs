@@ -10,7 +10,7 @@ use crate::fixture::Project;
 const TEXT: &str = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
 
 fn restored(path: &str, what: RestoreAction) -> RestoredFile {
-    RestoredFile { path: path.into(), what }
+    RestoredFile { path: path.into(), what, reason: None }
 }
 
 #[test]

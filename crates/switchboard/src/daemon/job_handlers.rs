@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use calls::{
     CallError, CallRequest, Direction, FileSelection, Followed, JobFilter, JobService, JobSummary,
-    PageRequest, PrefixMatch, RestoredFile, Stream, Until,
+    PageRequest, PrefixMatch, RestoreError, RestoredFile, Stream, Until,
 };
 use dashboard::stats;
 use model::exact_path::show_path;
@@ -85,6 +85,7 @@ impl From<CallError> for HandlerError {
             | CallError::CwdIsRelative { .. }
             | CallError::EscapingLink(_) => ErrorCategory::Directory,
             CallError::Changes(error) if !error.is_bad_path() => ErrorCategory::Other,
+            CallError::Restore(RestoreError::Changes(error)) if error.is_bad_path() => ErrorCategory::Input,
             CallError::Launch(error) if error.is_about_cwd() => ErrorCategory::Directory,
             error if error.is_storage_failure() => ErrorCategory::Storage,
             CallError::Store(_)
@@ -339,7 +340,11 @@ fn selection(files: SelectedFiles) -> FileSelection {
 }
 
 fn restored_entry(file: &RestoredFile) -> RestoredEntry {
-    RestoredEntry { path: show_path(&file.path), action: file.what.as_str().to_owned() }
+    RestoredEntry {
+        path: show_path(&file.path),
+        action: file.what.as_str().to_owned(),
+        reason: file.reason.as_ref().map(ToString::to_string),
+    }
 }
 
 async fn stream_patch(

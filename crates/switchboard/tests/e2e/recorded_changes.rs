@@ -108,7 +108,7 @@ fn diff_rejects_a_file_that_the_job_did_not_change() {
     let output = run(&harness, &["diff", &job, "missing"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("the job did not change `") && stderr.contains("/missing`"), "{stderr}");
+    assert!(stderr.contains("no change of `") && stderr.contains("/missing`"), "{stderr}");
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn undo_and_redo_restore_the_files() {
     let harness = Harness::new();
     let work = create_repository(&harness);
     let (job, _) = call(&harness, "write a.txt changed\nwrite b.txt new\nanswer done");
-    assert_eq!(stdout(&run(&harness, &["undo", &job])), "written: a.txt\ndeleted: b.txt\n");
+    assert_eq!(stdout(&run(&harness, &["undo", &job])), "restored: a.txt\ndeleted: b.txt\n");
     assert_eq!(git(&work, &["status", "--porcelain"]).stdout, b"");
-    assert_eq!(stdout(&run(&harness, &["undo", "--redo", &job])), "written: a.txt\nwritten: b.txt\n");
+    assert_eq!(stdout(&run(&harness, &["undo", "--redo", &job])), "restored: a.txt\nrestored: b.txt\n");
     assert_eq!(fs::read_to_string(work.join("b.txt")).unwrap(), "new");
 }
 
@@ -131,7 +131,7 @@ fn undo_with_conflicts_lists_them_and_fails() {
     let output = run(&harness, &["undo", &job]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("`a.txt`: edited since in the same lines"), "{stderr}");
+    assert!(stderr.contains("`a.txt`: edited since in the same or adjacent lines"), "{stderr}");
     assert!(work.join("b.txt").exists());
 }
 
