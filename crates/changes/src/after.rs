@@ -35,13 +35,11 @@ pub(crate) fn take_snapshot(
     let listing = list_changes(&git, &layout.user_index(), FILE_LIMIT, excluded.as_deref())?;
     let head = read_commit(&repository, &git).filter(|head| before.base.as_ref() != Some(head));
     let known: BTreeMap<PathBuf, FileState> = before.files.into_iter().collect();
-    let (sides, originals) = find_changes(&git, layout, &listing, known, before.started)?;
+    let sides = find_changes(&git, layout, &listing, known, before.started)?;
 
     let scratch = layout.scratch("compare");
     regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
-    let originals = originals.iter().map(String::as_str).collect();
-    let (Difference { files, patch }, ()) =
-        run_both(|| compare(&git, &scratch, &sides), || keep_blobs(&git, &originals))?;
+    let Difference { files, patch } = compare(&git, &scratch, &sides)?;
     remove_directory(&layout.scratch(""))?;
     let (mut files, patch_ranges): (Vec<FileChange>, Vec<(usize, usize)>) = files.into_iter().unzip();
     for file in &mut files {
@@ -63,14 +61,14 @@ pub(crate) fn take_snapshot(
     Ok(changes.change_set)
 }
 
-/// Returns the states of all changed paths, and the blobs of the user that the record needs.
+/// Returns the states of all changed paths.
 fn find_changes(
     git: &Git,
     layout: &RecordLayout,
     listing: &Listing,
     known: BTreeMap<PathBuf, FileState>,
     started: u64,
-) -> Result<(BTreeMap<PathBuf, Sides>, Vec<String>), ChangesError> {
+) -> Result<BTreeMap<PathBuf, Sides>, ChangesError> {
     let index = layout.after_index();
     copy_index(&layout.before_index(), &index)?;
     let mut candidates: BTreeMap<PathBuf, Candidate> = BTreeMap::new();
@@ -97,7 +95,7 @@ fn find_changes(
         candidates.insert((*path).clone(), Candidate { tracked: Some((*entry).clone()), known: false });
     }
     let (unavailable, mut after) =
-        run_both(|| find_unavailable(git, layout, &new), || record_files(git, &index, &candidates))?;
+        run_both(|| keep_originals(git, layout, &new), || record_files(git, &index, &candidates))?;
     add_repositories(git, listing, &mut before, &mut after);
 
     let mut changed = BTreeMap::new();
@@ -117,14 +115,11 @@ fn find_changes(
     changed.retain(|path, _| {
         !ignored.contains(path) || is_younger(&git.worktree.join(path), started) == Some(true)
     });
-    let originals =
-        new.iter().filter(|(path, entry)| !entry.is_submodule() && !unavailable.contains_key(**path));
-    let originals = originals.map(|(_, entry)| entry.oid.clone()).collect();
-    Ok((changed, originals))
+    Ok(changed)
 }
 
-/// Returns the tracked files whose content from before the job is not available.
-fn find_unavailable(
+/// Keeps the content of tracked files from before the job, and returns the files whose content is not available.
+fn keep_originals(
     git: &Git,
     layout: &RecordLayout,
     tracked: &BTreeMap<&PathBuf, &Entry>,
@@ -137,18 +132,20 @@ fn find_unavailable(
     if files.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let ids = files.iter().map(|(_, entry)| entry.oid.as_str()).collect();
+    let ids: BTreeSet<&str> = files.iter().map(|(_, entry)| entry.oid.as_str()).collect();
     let paths: Vec<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
     let (sizes, filtered) = run_both(
         || read_sizes(git.command("cat-file").with_user_objects(), &ids),
         || find_filtered(git, &layout.user_index(), &paths),
     )?;
+    let is_small = |id: &&str| sizes.get(*id).is_some_and(|size| *size <= FILE_LIMIT);
+    let kept = keep_blobs(git, &ids.into_iter().filter(is_small).collect())?;
     let reasons = files.iter().filter_map(|(path, entry)| {
         let reason = match sizes.get(&entry.oid) {
             _ if filtered.contains(*path) => NotRecorded::Filtered,
-            None => NotRecorded::Unreadable,
             Some(size) if *size > FILE_LIMIT => NotRecorded::TooLarge,
-            Some(_) => return None,
+            _ if !kept.contains(&entry.oid) => NotRecorded::Unreadable,
+            _ => return None,
         };
         Some(((*path).clone(), reason))
     });

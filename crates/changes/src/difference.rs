@@ -74,7 +74,7 @@ fn compare_recorded(
         "--numstat",
         "--no-abbrev",
     ];
-    let command = git.command("diff-index").args(args).index(&after).with_user_objects();
+    let command = git.command("diff-index").args(args).index(&after);
     let args = ["-p", "--binary", "--full-index", "--src-prefix=a/", "--dst-prefix=b/", &tree, "--"];
     let mut output = command.args(args).run()?;
     let (changes, lines, patch_start) = parse_listing(&output).ok_or(UNEXPECTED)?;
@@ -83,7 +83,7 @@ fn compare_recorded(
     let entries = changes.iter().filter(is_binary).flat_map(|change| [&change.before, &change.after]);
     let ids =
         entries.flatten().filter(|entry| !entry.is_submodule()).map(|entry| entry.oid.as_str()).collect();
-    let sizes = read_sizes(git.command("cat-file").with_user_objects(), &ids)?;
+    let sizes = read_sizes(git.command("cat-file"), &ids)?;
     let mut sections = split_patch(&patch).into_iter();
     for change in changes {
         // A change of the type is a deletion and an addition in the patch.

@@ -8,6 +8,7 @@
 
 mod after;
 mod before;
+mod beneath;
 mod config;
 mod difference;
 mod directories;
@@ -30,6 +31,7 @@ mod repository;
 mod restore;
 mod selection;
 mod snapshot;
+mod staging;
 mod state;
 mod worktree_files;
 

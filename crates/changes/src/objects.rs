@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::error::ChangesError;
+use crate::files::remove_file;
 use crate::git::{Git, GitCommand};
 
 fn join_lines(ids: &BTreeSet<&str>) -> Vec<u8> {
@@ -27,14 +28,21 @@ pub(crate) fn read_sizes(
     Ok(sizes.collect())
 }
 
-/// Copies blobs of the user into the private directory.
-pub(crate) fn keep_blobs(git: &Git, ids: &BTreeSet<&str>) -> Result<(), ChangesError> {
+/// Copies blobs of the user into the private directory. Returns those that are intact: an agent can replace the content of an
+/// object, and git does not notice that when it reads one. The copies are named by their contents.
+pub(crate) fn keep_blobs(git: &Git, ids: &BTreeSet<&str>) -> Result<BTreeSet<String>, ChangesError> {
     if ids.is_empty() {
-        return Ok(());
+        return Ok(BTreeSet::new());
     }
-    let command = git.command("pack-objects").args(["-q", "--window=0", "--threads=1"]);
     let base = git.git_dir.join("objects/pack/pack");
-    command.args([base]).with_user_objects().input(join_lines(ids)).run().map(|_| ())
+    let command = git.command("pack-objects").args(["-q", "--window=0", "--threads=1"]).args([&base]);
+    let name = command.with_user_objects().input(join_lines(ids)).run()?;
+    let pack = base.with_file_name(format!("pack-{}.pack", String::from_utf8_lossy(&name).trim()));
+    for index in ["idx", "rev"] {
+        remove_file(&pack.with_extension(index))?;
+    }
+    git.command("index-pack").args(["--threads=1"]).args([&pack]).run()?;
+    Ok(read_sizes(git.command("cat-file"), ids)?.into_keys().collect())
 }
 
 /// Reads blobs.

@@ -10,23 +10,19 @@ use crate::git::{Git, GitSession};
 use crate::repository::GitRepository;
 
 const LIMIT: u64 = 1024 * 1024;
-const BOOLEANS: [&str; 8] = [
+const BOOLEANS: [&str; 7] = [
     "core.filemode",
     "core.symlinks",
     "core.ignorecase",
     "core.precomposeunicode",
-    "core.trustctime",
     // Without it, git ignores a file that appears at a path outside of a sparse checkout.
     "core.sparsecheckout",
     // Without these, git expands a sparse index, and then sets the times of the trees among the objects of the user.
     "core.sparsecheckoutcone",
     "index.sparse",
 ];
-const CHOICES: [(&str, &[&str]); 3] = [
-    ("core.autocrlf", &["true", "false", "input"]),
-    ("core.eol", &["lf", "crlf", "native"]),
-    ("core.checkstat", &["default", "minimal"]),
-];
+const CHOICES: [(&str, &[&str]); 2] =
+    [("core.autocrlf", &["true", "false", "input"]), ("core.eol", &["lf", "crlf", "native"])];
 
 /// Combines a private git directory with a repository.
 pub(crate) fn open(git_dir: &Path, repository: &GitRepository, id_length: usize, session: GitSession) -> Git {

@@ -7,9 +7,11 @@ use model::NotRecorded;
 
 use crate::entry::{Entry, join_nul};
 use crate::error::ChangesError;
+use crate::files::remove_directory;
 use crate::git::Git;
 use crate::head::read_nested_commit;
 use crate::index_file::PrivateIndex;
+use crate::staging::stage_worktree;
 use crate::state::{FileState, Stamp};
 use crate::worktree_files::{Found, WorktreeFiles};
 
@@ -138,7 +140,11 @@ fn hash_files<'a>(
     if hashed.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let command = git.command("update-index").args(["-z", "--add", "--replace", "--remove", "--stdin"]);
+    let stage = path.with_extension("stage");
+    stage_worktree(git, &stage, hashed, FILE_LIMIT)?;
+    let staged = Git { worktree: stage.clone(), ..git.clone() };
+    let command = staged.command("update-index").args(["-z", "--add", "--replace", "--remove", "--stdin"]);
     command.index(path).input(join_nul(hashed.iter().copied())).run()?;
+    remove_directory(&stage)?;
     Ok(PrivateIndex::read(path, git.id_length)?.entries().collect())
 }

@@ -2,7 +2,6 @@
 //!
 //! Everything is computed before the first write. Conflicts are collected, and any of them means that nothing is written.
 
-mod beneath;
 mod decision;
 mod merge;
 mod plan;

@@ -16,8 +16,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::beneath::Root;
 use crate::restore::RestoreError;
-use crate::restore::beneath::Root;
 
 /// One file to write or to delete.
 #[derive(Debug)]

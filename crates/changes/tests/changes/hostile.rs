@@ -7,7 +7,7 @@ use std::path::Path;
 
 use changes::{Direction, GitRepository};
 
-use crate::fixture::{Project, run_test_in_process};
+use crate::fixture::{Project, describe, run_test_in_process};
 
 const ROOT: &str = "CHANGES_TEST_ROOT";
 const HOOKS: [&str; 8] = [
@@ -243,4 +243,25 @@ fn git_directory_swapped_by_job_runs_no_command() {
     assert_eq!(changes.len(), 1);
     assert!(!project.root.join("marker").exists());
     assert!(GitRepository::find(&project.worktree).unwrap().is_some());
+}
+
+#[test]
+fn content_of_replaced_object_is_not_believed() {
+    let project = Project::new(&[("a.txt", "first\n"), ("b.txt", "first b\n")]);
+    project.begin();
+    let id = |name: &str| project.git(["rev-parse", name]);
+    let object = |id: &str| project.worktree.join(format!(".git/objects/{}/{}", &id[..2], &id[2..]));
+    fs::write(project.root.join("forged"), "first\nplanted\n").unwrap();
+    let forged = project.git(["hash-object", "-w", "../forged"]);
+    let original = object(&id("HEAD:a.txt"));
+    fs::remove_file(&original).unwrap();
+    fs::copy(object(&forged), &original).unwrap();
+    project.write("a.txt", "first\nplanted\nharmless\n");
+    project.write("b.txt", "second b\n");
+    let change_set = project.finish();
+    assert_eq!(describe(&change_set), ["modified a.txt Unreadable", "modified b.txt +1 -1"]);
+    assert!(!project.patch(&[]).contains("planted"));
+    project.undo();
+    assert_eq!(project.read("b.txt"), "first b\n");
+    assert_eq!(project.read("a.txt"), "first\nplanted\nharmless\n");
 }

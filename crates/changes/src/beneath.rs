@@ -16,23 +16,23 @@ const DIRECTORY: OFlags =
 
 /// The root of a worktree.
 #[derive(Debug)]
-pub(super) struct Root {
+pub(crate) struct Root {
     directory: OwnedFd,
 }
 
 impl Root {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { directory: openat(CWD, path, DIRECTORY, Mode::empty())? })
     }
 
     /// Opens the directory of a path, and returns the last part of the path with it.
-    pub(super) fn open_parent<'p>(&self, path: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
+    pub(crate) fn open_parent<'p>(&self, path: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
         let name = path.file_name().ok_or(Errno::INVAL)?;
         Ok((self.open_directory(path.parent().unwrap_or(Path::new("")))?, name))
     }
 
     /// Opens a directory.
-    pub(super) fn open_directory(&self, path: &Path) -> io::Result<OwnedFd> {
+    pub(crate) fn open_directory(&self, path: &Path) -> io::Result<OwnedFd> {
         let mut directory = rustix::io::dup(&self.directory)?;
         for part in path.components() {
             directory = openat(&directory, check_part(part)?, DIRECTORY, Mode::empty())?;
@@ -41,7 +41,7 @@ impl Root {
     }
 
     /// Creates the missing directories above a path and calls a function for each of them.
-    pub(super) fn create_parents(&self, path: &Path, mut created: impl FnMut(PathBuf)) -> io::Result<()> {
+    pub(crate) fn create_parents(&self, path: &Path, mut created: impl FnMut(PathBuf)) -> io::Result<()> {
         let mut directory = rustix::io::dup(&self.directory)?;
         let mut above = PathBuf::new();
         for part in path.parent().into_iter().flat_map(Path::components) {
