@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use calls::{Answer, ChangedFile, FileSelection, JobService};
 use maud::{Markup, html};
 use model::JobId;
-use render::text::{sanitize, strip_control};
+use render::text::{sanitize, show_escapes, strip_control};
 
 use crate::context::PageContext;
 use crate::page;
@@ -81,7 +81,8 @@ fn patch_line(line: &str) -> Markup {
         Some(b'@') => Some("hunk"),
         _ => None,
     };
-    let text = sanitize(line);
+    let line = show_escapes(line);
+    let text = sanitize(&line);
     html! { span class=[class] { (text) "\n" } }
 }
 
@@ -109,7 +110,7 @@ mod tests {
     fn patch_lines_are_escaped_and_sanitized() {
         assert_eq!(
             patch_line("+<b>\u{1b}[2Jx\u{202e}").into_string(),
-            "<span class=\"plus\">+&lt;b&gt;x⟨U+202E⟩\n</span>"
+            "<span class=\"plus\">+&lt;b&gt;␛[2Jx⟨U+202E⟩\n</span>"
         );
         assert_eq!(patch_line(" y").into_string(), "<span> y\n</span>");
     }

@@ -25,6 +25,11 @@ pub fn sanitize_for_terminal(text: &str) -> Cow<'_, str> {
     replace_hidden(text, Some(&OWN_STYLES))
 }
 
+/// Makes escape characters visible. Unlike [`sanitize`], keeps the rest of each sequence: a reviewer has to see all of a text.
+pub fn show_escapes(text: &str) -> String {
+    text.replace('\u{1b}', "␛")
+}
+
 fn replace_hidden<'a>(text: &'a str, styles: Option<&[&str]>) -> Cow<'a, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
@@ -188,6 +193,12 @@ pub fn list_id_prefixes(ids: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sequence_of_shown_escape_stays_visible() {
+        let text = "x=1 \u{1b}Pq; hidden\u{1b}[2K\u{7}";
+        assert_eq!(sanitize(&show_escapes(text)), "x=1 ␛Pq; hidden␛[2K␇");
+    }
 
     #[test]
     fn escape_sequences_are_dropped_and_invisible_chars_named() {

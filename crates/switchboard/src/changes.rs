@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use calls::{ChangedFile, Changes};
 use protocol::{DaemonConnector, DaemonRequest, RequestError, RestoredEntry, SelectedFiles};
-use render::text::{list_id_prefixes, shell_quote, strip_control};
+use render::text::{list_id_prefixes, shell_quote, show_escapes, strip_control};
 
 use crate::client::{self, JobReply};
 use crate::failure::CommandFailure;
@@ -39,7 +39,8 @@ pub fn diff(args: &cli::ShowDiff) -> Result<ExitCode, CommandFailure> {
         }
     })?;
     if style::is_interactive(&io::stdout()) {
-        String::from_utf8_lossy(&patch).lines().for_each(|line| output::line(&style::patch_line(line)));
+        let patch = show_escapes(&String::from_utf8_lossy(&patch));
+        patch.lines().for_each(|line| output::line(&style::patch_line(line)));
     } else {
         output::raw(&patch);
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use changes::{ChangeRecord, ChangesError, Direction, Restored};
+use changes::{ChangeRecord, ChangesError, Direction, RestoreError, Restored};
 use model::{ChangeSet, Job, JobId};
 
 use super::JobService;
@@ -111,7 +111,9 @@ impl JobService {
         match used.await {
             // Removed by retention in the meantime, never started or never finished.
             Ok(Err(
-                CallError::ChangesMissing { .. } | CallError::Changes(ChangesError::NotFinished { .. }),
+                CallError::ChangesMissing { .. }
+                | CallError::Changes(ChangesError::NotFinished { .. })
+                | CallError::Restore(RestoreError::Changes(ChangesError::NotFinished { .. })),
             )) => Err(CallError::ChangesMissing { job: id, reason: missing_changes(job) }),
             Ok(used) => used,
             Err(error) => Err(CallError::Files { job: id, source: std::io::Error::other(error) }),
