@@ -241,7 +241,7 @@ impl CallError {
             Self::NestedTooDeep { .. } => {
                 "let the outermost agent place the call: each level keeps one more agent running".to_owned()
             }
-            Self::ChangesMissing { reason: Some(_), .. } => String::new(),
+            Self::ChangesMissing { reason: Some(_), .. } => "fix the cause for later calls".to_owned(),
             Self::ChangesMissing { .. } => {
                 "a call is recorded if it may write, in a git repository, unless the configuration sets `record_changes = false`".to_owned()
             }

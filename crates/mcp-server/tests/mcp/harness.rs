@@ -121,11 +121,14 @@ pub fn create_repository(directory: &Path) {
 
 pub fn settings(directory: &Path) -> Settings {
     let supervisor = Supervisor::this_program().unwrap();
+    // There is a git, but no agent.
+    let programs = directory.join("programs");
+    if std::fs::create_dir(&programs).is_ok() {
+        let git = agents::doctor::find_in_path("git", &std::env::var("PATH").unwrap()).unwrap();
+        std::os::unix::fs::symlink(git, programs.join("git")).unwrap();
+    }
     let lookup = Lookup {
-        inherited: BTreeMap::from([(
-            "PATH".to_owned(),
-            directory.join("no-programs").to_str().unwrap().to_owned(),
-        )]),
+        inherited: BTreeMap::from([("PATH".to_owned(), programs.to_str().unwrap().to_owned())]),
         programs: BTreeMap::from([(AgentKind::Rehearsal, std::env::current_exe().unwrap())]),
         ..Lookup::default()
     };
