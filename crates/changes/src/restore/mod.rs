@@ -253,10 +253,12 @@ pub(crate) fn restore_files(
         return Err(ChangesError::WorktreeMissing { path: git.worktree }.into());
     }
     let scratch = layout.scratch("restore");
+    let journal = scratch.join("journal.json");
+    write::remove_leftovers(&git.worktree, &journal)?;
     remove_directory(&scratch)?;
     regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
     let plan = plan::prepare(&git, &layout.after_index(), &scratch, changes, selection, direction)?;
-    let result = write::write_files(&git.worktree, &plan.steps, &plan.directories);
+    let result = write::write_files(&git.worktree, &plan.steps, &plan.directories, &journal);
     remove_directory(&scratch)?;
     result?;
     Ok(Restored { files: plan.files })

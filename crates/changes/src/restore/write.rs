@@ -10,13 +10,17 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use model::exact_path;
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, fchmod, linkat, openat, renameat, renameat_with, statat, symlinkat,
     unlinkat,
 };
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::beneath::Root;
+use crate::error::ChangesError;
+use crate::files::{read_json, remove_file, write_json};
 use crate::restore::RestoreError;
 
 /// One file to write or to delete.
@@ -94,17 +98,49 @@ enum Done {
     BackedUp { path: PathBuf, backup: PathBuf },
 }
 
+/// The names that a restoration uses beside the files. Written first, so that the next restoration of the record removes what a
+/// killed one left.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Journal {
+    #[serde(with = "exact_path")]
+    new: Vec<PathBuf>,
+    /// The files with their backups.
+    #[serde(with = "exact_path")]
+    old: Vec<(PathBuf, PathBuf)>,
+}
+
+/// Removes the temporary files of a restoration that was killed. A file without a replacement gets its backup back.
+pub(super) fn remove_leftovers(worktree: &Path, journal: &Path) -> Result<(), ChangesError> {
+    let Some(Journal { new, old }) = read_json(journal)? else { return Ok(()) };
+    let root = Root::open(worktree).map_err(ChangesError::file("open", worktree))?;
+    let no_directories = BTreeSet::new();
+    let writer =
+        Writer { root, worktree, removable: &no_directories, done: Vec::new(), temporary: Vec::new() };
+    for path in new {
+        let _ = writer.unlink(&path);
+    }
+    for (path, backup) in old {
+        // Renames nothing over a file.
+        if writer.rename_new(&backup, &path).is_err() {
+            let _ = writer.unlink(&backup);
+        }
+    }
+    remove_file(journal)
+}
+
 /// Performs all steps. After a failure, the worktree is as it was before, except for the files that the error names.
 pub(super) fn write_files(
     worktree: &Path,
     steps: &[Step],
     directories: &BTreeSet<PathBuf>,
+    journal: &Path,
 ) -> Result<(), RestoreError> {
     let failed =
         |path: &Path, damaged, source| RestoreError::Write { path: path.to_owned(), damaged, source };
     let root = Root::open(worktree).map_err(|source| failed(worktree, Vec::new(), source))?;
     let mut writer =
         Writer { root, worktree, removable: directories, done: Vec::new(), temporary: Vec::new() };
+    write_json(journal, &writer.plan_names(steps))?;
     let result = writer.perform(steps);
     for (path, _) in &writer.temporary {
         // Present only after a failure.
@@ -132,6 +168,17 @@ struct Writer<'a> {
 type StepResult = Result<(), (PathBuf, io::Error)>;
 
 impl Writer<'_> {
+    fn plan_names(&self, steps: &[Step]) -> Journal {
+        let mut journal = Journal::default();
+        for (position, Step { path, kind, .. }) in steps.iter().enumerate() {
+            if matches!(kind, StepKind::Put(_)) {
+                journal.new.push(self.temporary_path(path, position, "new"));
+            }
+            journal.old.push((path.clone(), self.temporary_path(path, position, "old")));
+        }
+        journal
+    }
+
     fn perform(&mut self, steps: &[Step]) -> StepResult {
         for (position, step) in steps.iter().enumerate() {
             if let StepKind::Put(staged) = &step.kind {
@@ -311,5 +358,39 @@ fn choose_mode(staged: u32, current: Option<u32>) -> u32 {
         None => staged & 0o777,
         Some(mode) if staged & 0o100 == 0 => mode & 0o666,
         Some(mode) => (mode & 0o777) | ((mode & 0o444) >> 2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leftovers_of_killed_restoration_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let worktree = directory.path().join("work");
+        let at = |name: &str| worktree.join(name);
+        fs::create_dir_all(at("d")).unwrap();
+        // Killed before the first rename, after it, and after a deletion.
+        for (name, content) in
+            [("a", "a"), (".1.new", "new a"), ("d/b", "new b"), ("d/.2.old", "b"), ("d/.3.old", "c")]
+        {
+            fs::write(at(name), content).unwrap();
+        }
+        let old = |path: &str, backup: &str| (path.into(), backup.into());
+        let journal = Journal {
+            new: vec![".1.new".into(), "d/.2.new".into()],
+            old: vec![old("a", ".1.old"), old("d/b", "d/.2.old"), old("d/c", "d/.3.old")],
+        };
+        let file = directory.path().join("journal.json");
+        write_json(&file, &journal).unwrap();
+        remove_leftovers(&worktree, &file).unwrap();
+        let mut names: Vec<_> =
+            fs::read_dir(at("d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["b", "c"]);
+        let read = |name: &str| fs::read_to_string(at(name)).unwrap();
+        assert_eq!((read("a"), read("d/b"), read("d/c")), ("a".into(), "new b".into(), "c".into()));
+        assert!(!at(".1.new").exists() && !file.exists());
     }
 }
