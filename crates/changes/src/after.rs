@@ -9,7 +9,7 @@ use crate::difference::{Difference, compare};
 use crate::directories::{find_created, find_removed, is_younger};
 use crate::entry::{Entry, join_nul, split_nul, to_path};
 use crate::error::ChangesError;
-use crate::files::{copy_index, remove_directory, remove_file, replace_file, write_json};
+use crate::files::{copy_index, remove_file, replace_file, write_json};
 use crate::git::{Git, GitSession};
 use crate::head::{read_commit, read_nested_commit};
 use crate::ignored::find_ignored_before;
@@ -40,7 +40,7 @@ pub(crate) fn take_snapshot(
     let scratch = layout.scratch("compare");
     regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
     let Difference { files, patch } = compare(&git, &scratch, &sides)?;
-    remove_directory(&layout.scratch(""))?;
+    layout.remove_scratch();
     let (mut files, patch_ranges): (Vec<FileChange>, Vec<(usize, usize)>) = files.into_iter().unzip();
     for file in &mut files {
         let is_old_path_shared = matches!(&file.kind, ChangeKind::Renamed { from } if shared.contains(from));

@@ -27,7 +27,7 @@ pub(crate) fn take_snapshot(
     for path in [layout.before_index(), layout.after_index(), layout.changes(), layout.patch()] {
         remove_file(&path)?;
     }
-    remove_directory(&layout.scratch(""))?;
+    layout.remove_scratch();
     let git = private_git::create(&layout.git_dir(), repository, session)?;
     let started = read_clock(&layout.git_dir());
     let index = layout.user_index();

@@ -1,5 +1,6 @@
 //! Names the files in the directory of a record.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The directory of a record.
@@ -56,9 +57,23 @@ impl RecordLayout {
         self.at("changes.patch")
     }
 
-    /// A directory for temporary files. Each step creates its own and removes leftovers of a crash.
+    /// A directory for temporary files of a step. Each process has its own: the git of a killed one may still write into its directory.
     pub(crate) fn scratch(&self, step: &str) -> PathBuf {
-        self.at("scratch").join(step)
+        self.at(&format!("scratch-{}", std::process::id())).join(step)
+    }
+
+    /// Removes the temporary files of all processes, as far as no git writes there at the moment.
+    pub(crate) fn remove_scratch(&self) {
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with("scratch-") {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// The names of temporary files in the worktree.
+    pub(crate) fn restore_journal(&self) -> PathBuf {
+        self.at("restore.json")
     }
 
     /// Returns the path of the record relative to a worktree, if the record is inside of it.

@@ -140,7 +140,7 @@ fn hash_files<'a>(
     if hashed.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let stage = path.with_extension("stage");
+    let stage = path.with_file_name(format!("scratch-{}-stage", std::process::id()));
     stage_worktree(git, &stage, hashed, FILE_LIMIT)?;
     let staged = Git { worktree: stage.clone(), ..git.clone() };
     let command = staged.command("update-index").args(["-z", "--add", "--replace", "--remove", "--stdin"]);

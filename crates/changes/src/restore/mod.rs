@@ -15,7 +15,7 @@ use model::NotRecorded;
 use model::exact_path::show_path;
 
 use crate::error::ChangesError;
-use crate::files::remove_directory;
+use crate::files::remove_file;
 use crate::git::{GitProgram, GitSession};
 use crate::layout::RecordLayout;
 use crate::private_git;
@@ -253,13 +253,14 @@ pub(crate) fn restore_files(
         return Err(ChangesError::WorktreeMissing { path: git.worktree }.into());
     }
     let scratch = layout.scratch("restore");
-    let journal = scratch.join("journal.json");
+    let journal = layout.restore_journal();
     write::remove_leftovers(&git.worktree, &journal)?;
-    remove_directory(&scratch)?;
+    layout.remove_scratch();
     regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
     let plan = plan::prepare(&git, &layout.after_index(), &scratch, changes, selection, direction)?;
     let result = write::write_files(&git.worktree, &plan.steps, &plan.directories, &journal);
-    remove_directory(&scratch)?;
+    layout.remove_scratch();
+    remove_file(&journal)?;
     result?;
     Ok(Restored { files: plan.files })
 }

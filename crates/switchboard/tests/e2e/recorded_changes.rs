@@ -84,7 +84,8 @@ fn diff_on_a_terminal_is_colored_and_sanitized() {
     let (job, _) = call(&harness, "write a.txt x\u{1b}]0;title\u{7}y\u{1b}[2J\nanswer done");
     let shown = stdout(&run(&harness, &["diff", &job, "--color", "always"]));
     assert!(
-        shown.contains("\u{1b}[31m-first\u{1b}[0m\n") && shown.contains("\u{1b}[32m+xy\u{1b}[0m\n"),
+        shown.contains("\u{1b}[31m-first\u{1b}[0m\n")
+            && shown.contains("\u{1b}[32m+x␛]0;title␇y␛[2J\u{1b}[0m\n"),
         "{shown:?}"
     );
     let raw = stdout(&run(&harness, &["diff", &job]));
