@@ -175,8 +175,14 @@ impl ChangeRecorder {
     }
 
     /// Removes the files that only another snapshot would need, after the end of the job.
-    pub fn seal(&self) {
-        if let Err(error) = record(&self.files).seal() {
+    pub async fn seal(self) {
+        if !self.files.directory().join(RECORD).exists() {
+            return;
+        }
+        // A comparison with another job can hold the lock of the record for a long time.
+        let record = record(&self.files);
+        let sealed = spawn_blocking(move || record.seal()).await;
+        if let Ok(Err(error)) = sealed {
             tracing::warn!(job = %self.job, %error, "cannot remove temporary files of the recorded changes");
         }
     }

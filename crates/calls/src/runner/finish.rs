@@ -56,7 +56,7 @@ impl JobRunner<'_> {
         self.active.publish_end(Arc::clone(&job));
         if self.wait_until_durable(flush).await {
             self.context.recent.insert(job);
-            self.change_recorder().seal();
+            self.change_recorder().seal().await;
         }
     }
 
