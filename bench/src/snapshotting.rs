@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use changes::{ChangeRecord, Direction, GitProgram, GitRepository};
+use changes::{ChangeRecord, Direction, GitProgram, GitRepository, Restoration};
 
 use crate::report::{Baseline, Row, Target, Unit};
 use crate::spread::Spread;
@@ -107,7 +107,7 @@ fn take_round(directory: &Path, changed: &[PathBuf], round: u32) -> Result<Round
         files if files == changed.len() => Ok(()),
         files => Err(format!("{files} changed files were found").into()),
     })?;
-    record.restore(Direction::Undo, &[])?;
+    record.restore(&Restoration::new(Direction::Undo, &[]))?;
     fs::remove_dir_all(directory.join("record"))?;
     // Git compares the contents of the restored files once, and writes their times into the index.
     run_git(&worktree, &["status"])?;

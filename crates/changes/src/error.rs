@@ -85,6 +85,14 @@ pub enum ChangesError {
         /// The directory of the record.
         directory: PathBuf,
     },
+    /// The commits of a job are too large for a branch.
+    #[error("the commits of the job have {} MB, more than {} MB", bytes >> 20, limit >> 20)]
+    CommitsTooLarge {
+        /// Their size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// A selected path is not part of the change set.
     #[error("no change of `{}` is recorded", show_path(path))]
     UnknownPath {
@@ -115,6 +123,7 @@ impl ChangesError {
             Self::BrokenRepository { path } => format!("fix or remove `{}`", show_path(path)),
             Self::WorktreeMissing { path } => format!("restore the directory `{}`", show_path(path)),
             Self::NotStarted { .. } => "run the job in a git repository".into(),
+            Self::CommitsTooLarge { .. } => "fetch them from the checkout with `git fetch`".into(),
             Self::NotFinished { .. } => "wait until the job has finished".into(),
             Self::UnknownPath { .. } => {
                 "select a path from the list of changed files; ignored files are not recorded".into()

@@ -85,13 +85,16 @@ pub(crate) struct GitCommand<'a> {
     args: Vec<OsString>,
     index: Option<PathBuf>,
     reads_user_objects: bool,
+    objects: Option<PathBuf>,
+    author: Option<(String, String)>,
     input: Vec<u8>,
 }
 
 impl Git {
     pub(crate) fn command(&self, name: &'static str) -> GitCommand<'_> {
         let (args, input) = (Vec::new(), Vec::new());
-        GitCommand { git: self, name, args, index: None, reads_user_objects: false, input }
+        let (index, objects, author) = (None, None, None);
+        GitCommand { git: self, name, args, index, reads_user_objects: false, objects, author, input }
     }
 
     /// Fails if the time is up. For the work between two commands, on a slow file system.
@@ -119,6 +122,18 @@ impl GitCommand<'_> {
     /// Lets the command read the objects of the user. Must not be used for a command that writes objects.
     pub(crate) fn with_user_objects(mut self) -> Self {
         self.reads_user_objects = true;
+        self
+    }
+
+    /// Lets the command write objects to another directory, and read only those there.
+    pub(crate) fn writing_to(mut self, objects: &Path) -> Self {
+        self.objects = Some(objects.to_owned());
+        self
+    }
+
+    /// Sets the author and committer of a commit.
+    pub(crate) fn author(mut self, name: &str, email: &str) -> Self {
+        self.author = Some((name.to_owned(), email.to_owned()));
         self
     }
 
@@ -174,6 +189,13 @@ impl GitCommand<'_> {
         if self.reads_user_objects {
             command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", quote_alternate(&self.git.user_objects));
         }
+        if let Some(objects) = &self.objects {
+            command.env("GIT_OBJECT_DIRECTORY", objects);
+        }
+        if let Some((name, email)) = &self.author {
+            command.env("GIT_AUTHOR_NAME", name).env("GIT_AUTHOR_EMAIL", email);
+            command.env("GIT_COMMITTER_NAME", name).env("GIT_COMMITTER_EMAIL", email);
+        }
         command.args(OPTIONS).arg(self.name).args(&self.args).current_dir(&self.git.worktree);
         let stdin = if self.input.is_empty() { Stdio::null() } else { Stdio::piped() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
@@ -181,7 +203,7 @@ impl GitCommand<'_> {
 }
 
 /// Quotes a path for a list of alternates: a colon would separate two of them.
-fn quote_alternate(path: &Path) -> OsString {
+pub(crate) fn quote_alternate(path: &Path) -> OsString {
     let mut quoted = vec![b'"'];
     for &byte in path.as_os_str().as_bytes() {
         match byte {

@@ -12,8 +12,8 @@ const SIGNATURE: &[u8] = b"DIRC";
 const EXTENDED: u16 = 0x4000;
 const LONGEST_NAME: usize = 0xFFF;
 /// The length of the times, the device, the inode, the mode, the owner and the size of a file.
-const STAT_LENGTH: usize = 40;
-const MODE_AT: usize = 24;
+pub(crate) const STAT_LENGTH: usize = 40;
+pub(crate) const MODE_AT: usize = 24;
 
 /// An entry of an index, as it is stored.
 #[derive(Debug)]
@@ -22,7 +22,9 @@ pub(crate) struct StoredEntry<'a> {
     pub(crate) mode: u32,
     pub(crate) flags: u16,
     pub(crate) extended_flags: u16,
-    stat: &'a [u8],
+    /// The position of the stat data in the index.
+    pub(crate) stat_at: usize,
+    pub(crate) stat: &'a [u8],
     id: &'a [u8],
 }
 
@@ -42,6 +44,7 @@ pub(crate) fn visit_entries(
     let (mut rest, mut compressed_name) = (header.0, Vec::new());
     for _ in 0..count {
         let mut entry = Bytes(rest);
+        let stat_at = index.len() - rest.len();
         let stat = entry.take(STAT_LENGTH)?;
         let mode = u32::from_be_bytes(stat[MODE_AT..MODE_AT + 4].try_into().ok()?);
         let id = entry.take(id_length / 2)?;
@@ -60,7 +63,7 @@ pub(crate) fn visit_entries(
             name
         };
         rest = entry.0;
-        visit(StoredEntry { name, mode, flags, extended_flags, stat, id });
+        visit(StoredEntry { name, mode, flags, extended_flags, stat_at, stat, id });
     }
     Some(())
 }

@@ -9,6 +9,7 @@
 mod after;
 mod before;
 mod beneath;
+mod checkout;
 mod config;
 mod difference;
 mod directories;
@@ -26,6 +27,7 @@ mod objects;
 mod parallel;
 mod private_git;
 mod process;
+mod publish;
 mod record;
 mod repository;
 mod restore;
@@ -35,10 +37,13 @@ mod staging;
 mod state;
 mod worktree_files;
 
+pub use checkout::{NewCheckout, create_checkout, remove_checkout};
 pub use error::ChangesError;
 pub use git::GitProgram;
+pub use publish::BranchRequest;
 pub use record::ChangeRecord;
 pub use repository::GitRepository;
 pub use restore::{
-    Conflict, ConflictReason, Direction, Obstacle, RestoreAction, RestoreError, Restored, RestoredFile,
+    Conflict, ConflictReason, Direction, Obstacle, Restoration, RestoreAction, RestoreError, Restored,
+    RestoredFile,
 };

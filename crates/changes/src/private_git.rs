@@ -35,6 +35,11 @@ pub(crate) fn open(git_dir: &Path, repository: &GitRepository, id_length: usize,
     }
 }
 
+/// Reads the settings of the user for a repository.
+pub(crate) fn read_settings(repository: &GitRepository) -> RepositorySettings {
+    UserConfig::find().read_settings(repository.git_dir(), repository.common_dir())
+}
+
 /// Creates the private git directory and replaces one that is incomplete.
 pub(crate) fn create(
     git_dir: &Path,
@@ -80,6 +85,12 @@ fn format_config(settings: &RepositorySettings, is_sha256: bool) -> String {
     let mut config = String::from("[core]\n\tbare = false\n\tsafecrlf = false\n\tsplitIndex = false\n");
     // Like the other files of a record.
     config += "\tfsync = none\n\tlogAllRefUpdates = false\n";
+    config + &format_data_settings(settings, is_sha256)
+}
+
+/// Formats the settings of the user on which the content and the comparison of files depend.
+pub(crate) fn format_data_settings(settings: &RepositorySettings, is_sha256: bool) -> String {
+    let mut config = String::new();
     let format = |key: &str, value: &str| {
         let (section, name) = key.split_once('.').unwrap_or(("core", key));
         format!("[{section}]\n\t{name} = {value}\n")

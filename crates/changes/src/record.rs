@@ -11,8 +11,9 @@ use crate::error::ChangesError;
 use crate::files::{lock, read_json, remove_file, replace_file};
 use crate::git::{GitProgram, GitSession};
 use crate::layout::RecordLayout;
+use crate::publish::{BranchRequest, delete_branch, publish_branch};
 use crate::repository::GitRepository;
-use crate::restore::{Direction, RestoreError, Restored, Selection, restore_files};
+use crate::restore::{Restoration, RestoreError, Restored, Selection, restore_files};
 use crate::selection::select_files;
 use crate::state::{BeforeSnapshot, RecordedChanges};
 use crate::{after, before, private_git};
@@ -140,14 +141,45 @@ impl ChangeRecord {
 
     /// Restores the files as they were before or after the job, and merges later edits. Writes nothing if there is a
     /// conflict. Selects files like [`patch`](Self::patch).
-    pub fn restore(&self, direction: Direction, paths: &[PathBuf]) -> Result<Restored, RestoreError> {
+    pub fn restore(&self, restoration: &Restoration<'_>) -> Result<Restored, RestoreError> {
+        let paths = restoration.paths;
         let (changes, git) = (self.read_finished()?, self.git()?);
         let _lock = lock(&self.layout.lock())?;
         let started = || ChangesError::NotStarted { directory: self.layout.directory.clone() };
         let before = self.read_before()?.ok_or_else(started)?;
         let selected = select_files(&changes.change_set, paths)?;
         let selection = Selection { files: &selected, is_named: !paths.is_empty() };
-        restore_files(&self.layout, git, &before, &changes, selection, direction)
+        restore_files(&self.layout, git, &before, &changes, selection, restoration)
+    }
+
+    /// Publishes the state after the job as a branch. Needs the copy of the index, which [`seal`](Self::seal) removes. Returns its commit,
+    /// or `None` if the job changed nothing.
+    pub fn publish(
+        &self,
+        request: BranchRequest<'_>,
+        limit: Duration,
+    ) -> Result<Option<String>, ChangesError> {
+        let (changes, session) = (self.read_finished()?, self.start_session(limit)?);
+        let _lock = lock(&self.layout.lock())?;
+        let started = || ChangesError::NotStarted { directory: self.layout.directory.clone() };
+        let before = self.read_before()?.ok_or_else(started)?;
+        publish_branch(&self.layout, &before, &changes, request, session)
+    }
+
+    /// Deletes a branch of [`publish`](Self::publish), unless it was moved since.
+    pub fn delete_branch(
+        &self,
+        repository: &GitRepository,
+        name: &str,
+        commit: &str,
+        limit: Duration,
+    ) -> Result<(), ChangesError> {
+        let session = self.start_session(limit)?;
+        delete_branch(
+            &private_git::open(repository.common_dir(), repository, commit.len(), session),
+            name,
+            commit,
+        )
     }
 
     fn git(&self) -> Result<GitProgram, ChangesError> {

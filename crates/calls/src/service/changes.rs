@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use changes::{ChangeRecord, ChangesError, Direction, RestoreError, Restored};
+use changes::{ChangeRecord, ChangesError, Direction, Restoration, RestoreError, Restored};
 use model::{ChangeSet, Job, JobId};
 
 use super::JobService;
@@ -91,7 +91,8 @@ impl JobService {
             if let Some(user) = worktrees.user(&worktree) {
                 return Err(CallError::WorktreeInUse { worktree, user });
             }
-            Ok(with_git(&record, &settings)?.restore(direction, &selection.resolve(&record)?)?)
+            let paths = selection.resolve(&record)?;
+            Ok(with_git(&record, &settings)?.restore(&Restoration::new(direction, &paths))?)
         })
         .await
     }

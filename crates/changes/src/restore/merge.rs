@@ -1,6 +1,7 @@
 //! Merges contents, and produces the files to write with the line endings of a checkout.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -9,40 +10,52 @@ use crate::error::ChangesError;
 use crate::git::Git;
 use crate::index_file::PrivateIndex;
 use crate::objects::read_blobs;
-use crate::restore::ConflictReason;
 
 /// The exit statuses of `merge-file`: the number of conflicts up to 127, or an error such as a binary file.
 const MERGE_ERROR: i32 = 255;
 
-/// Merges the contents "ours", "base" and "theirs". Returns the object of the result.
+/// The result of a merge.
+#[derive(Debug)]
+pub(super) enum Merged {
+    /// The object of the merged content.
+    Clean(String),
+    /// The object of the content with conflict markers.
+    WithMarkers(String),
+    /// A binary file cannot be merged.
+    Binary,
+}
+
+/// Merges the contents "ours", "base" and "theirs".
 pub(super) fn merge_contents(
     git: &Git,
     scratch: &Path,
     contents: &[Entry; 3],
-) -> Result<Result<String, ConflictReason>, ChangesError> {
+) -> Result<Merged, ChangesError> {
     let blobs =
         read_blobs(git.command("cat-file"), &contents.iter().map(|entry| entry.oid.as_str()).collect())?;
-    let mut args = vec!["-p".into(), "-q".into()];
+    let mut args: Vec<OsString> = ["-p", "-q"].map(OsString::from).into();
+    for label in ["current", "base", "job"] {
+        args.extend(["-L", label].map(OsString::from));
+    }
     for (name, entry) in ["ours", "base", "theirs"].into_iter().zip(contents) {
         let path = scratch.join(name);
         let blob = blobs.get(&entry.oid).ok_or(ChangesError::UnexpectedOutput { command: "cat-file" })?;
         // Git decides by the first bytes; the merge of a binary file would be garbage.
         if blob.contains(&0) {
-            return Ok(Err(ConflictReason::BinaryEdited));
+            return Ok(Merged::Binary);
         }
         fs::write(&path, blob).map_err(ChangesError::file("write", &path))?;
         args.push(path.into_os_string());
     }
     let (code, merged) =
         git.command("merge-file").args(args).run_accepting(|code| (0..=255).contains(&code))?;
-    match code {
-        0 => {}
-        MERGE_ERROR => return Ok(Err(ConflictReason::BinaryEdited)),
-        _ => return Ok(Err(ConflictReason::SameLines)),
+    if code == MERGE_ERROR {
+        return Ok(Merged::Binary);
     }
     let command = git.command("hash-object").args(["-w", "--no-filters", "--stdin"]);
     let output = command.input(merged).run()?;
-    Ok(Ok(String::from_utf8_lossy(&output).trim().to_owned()))
+    let oid = String::from_utf8_lossy(&output).trim().to_owned();
+    Ok(if code == 0 { Merged::Clean(oid) } else { Merged::WithMarkers(oid) })
 }
 
 /// Writes the files below `staged` in the scratch directory.
@@ -60,7 +73,7 @@ pub(super) fn stage_files(
         entries.insert(path, entry);
     }
     entries.write(&index)?;
-    let mut prefix = std::ffi::OsString::from("--prefix=");
+    let mut prefix = OsString::from("--prefix=");
     prefix.push(scratch.join("staged/"));
     let command = git.command("checkout-index").args(["-f", "-q", "-z", "--stdin"]).args([prefix]);
     command.index(&index).input(join_nul(files.keys().copied())).run().map(|_| ())

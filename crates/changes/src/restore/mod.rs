@@ -33,6 +33,28 @@ pub enum Direction {
     Redo,
 }
 
+/// A restoration of files.
+#[derive(Debug, Clone)]
+pub struct Restoration<'a> {
+    /// The state to restore.
+    pub direction: Direction,
+    /// The files and directories to restore; all changed files if there are none.
+    pub paths: &'a [PathBuf],
+    /// The repository whose worktree is changed; by default the one in which the job worked.
+    pub target: Option<&'a GitRepository>,
+    /// Writes conflicts in the same lines into the file, between markers. Without it, any conflict means that nothing is written.
+    pub markers: bool,
+    /// Writes nothing.
+    pub dry_run: bool,
+}
+
+impl<'a> Restoration<'a> {
+    /// Returns a restoration of some files, or of all files without any path.
+    pub fn new(direction: Direction, paths: &'a [PathBuf]) -> Self {
+        Self { direction, paths, target: None, markers: false, dry_run: false }
+    }
+}
+
 /// The restored files, sorted by path. A renamed file is listed with both paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
@@ -60,6 +82,8 @@ pub enum RestoreAction {
     Deleted,
     /// The change was merged with later edits.
     Merged,
+    /// The file was written with conflict markers.
+    Conflicted,
     /// The file was in this state already.
     AlreadySo,
     /// The file was left as it is, because its earlier content is not recorded.
@@ -73,6 +97,7 @@ impl RestoreAction {
             Self::Written => "restored",
             Self::Deleted => "deleted",
             Self::Merged => "merged",
+            Self::Conflicted => "conflicted",
             Self::AlreadySo => "already_restored",
             Self::NotRestored => "not_restored",
         }
@@ -239,10 +264,11 @@ pub(crate) fn restore_files(
     before: &BeforeSnapshot,
     changes: &RecordedChanges,
     selection: Selection<'_>,
-    direction: Direction,
+    restoration: &Restoration<'_>,
 ) -> Result<Restored, RestoreError> {
-    let repository =
-        GitRepository::from_parts(before.worktree.clone(), before.git_dir.clone(), before.common_dir.clone());
+    let repository = restoration.target.cloned().unwrap_or_else(|| {
+        GitRepository::from_parts(before.worktree.clone(), before.git_dir.clone(), before.common_dir.clone())
+    });
     let git = private_git::open(
         &layout.git_dir(),
         &repository,
@@ -257,7 +283,11 @@ pub(crate) fn restore_files(
     write::remove_leftovers(&git.worktree, &journal)?;
     layout.remove_scratch();
     regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
-    let plan = plan::prepare(&git, &layout.after_index(), &scratch, changes, selection, direction)?;
+    let plan = plan::prepare(&git, &layout.after_index(), &scratch, changes, selection, restoration)?;
+    if restoration.dry_run {
+        layout.remove_scratch();
+        return Ok(Restored { files: plan.files });
+    }
     let result = write::write_files(&git.worktree, &plan.steps, &plan.directories, &journal);
     layout.remove_scratch();
     remove_file(&journal)?;

@@ -11,10 +11,11 @@ use crate::error::ChangesError;
 use crate::files::copy_index;
 use crate::git::Git;
 use crate::restore::decision::{Current, Decision, decide};
-use crate::restore::merge::{merge_contents, stage_files};
+use crate::restore::merge::{Merged, merge_contents, stage_files};
 use crate::restore::write::{Identity, Step, StepKind};
 use crate::restore::{
-    Conflict, ConflictReason, Direction, Obstacle, RestoreAction, RestoreError, RestoredFile, Selection,
+    Conflict, ConflictReason, Direction, Obstacle, Restoration, RestoreAction, RestoreError, RestoredFile,
+    Selection,
 };
 use crate::snapshot::{Candidate, FILE_LIMIT, record_files};
 use crate::state::{FileState, RecordedChanges, Sides};
@@ -47,8 +48,9 @@ pub(super) fn prepare(
     scratch: &Path,
     changes: &RecordedChanges,
     selection: Selection<'_>,
-    direction: Direction,
+    restoration: &Restoration<'_>,
 ) -> Result<Plan, RestoreError> {
+    let direction = restoration.direction;
     let sides = select_sides(changes, selection.files, |_| true);
     // Without the consent of the caller, no work of another call is taken back.
     let shared = if selection.is_named {
@@ -112,7 +114,7 @@ pub(super) fn prepare(
         let kind = match what {
             RestoreAction::AlreadySo | RestoreAction::NotRestored => continue,
             RestoreAction::Deleted => StepKind::Delete,
-            RestoreAction::Written | RestoreAction::Merged => {
+            RestoreAction::Written | RestoreAction::Merged | RestoreAction::Conflicted => {
                 StepKind::Put(scratch.join("staged").join(path))
             }
         };
@@ -120,8 +122,19 @@ pub(super) fn prepare(
     }
     for (path, contents, mode) in merges {
         match merge_contents(git, scratch, &contents)? {
-            Ok(oid) => drop(staged.insert(path, Entry { mode, oid })),
-            Err(reason) => conflicts.push(Conflict { path: path.to_owned(), reason }),
+            Merged::Clean(oid) => drop(staged.insert(path, Entry { mode, oid })),
+            Merged::WithMarkers(oid) if restoration.markers => {
+                staged.insert(path, Entry { mode, oid });
+                if let Some(file) = files.iter_mut().find(|file| file.path == path) {
+                    file.what = RestoreAction::Conflicted;
+                }
+            }
+            Merged::WithMarkers(_) => {
+                conflicts.push(Conflict { path: path.to_owned(), reason: ConflictReason::SameLines });
+            }
+            Merged::Binary => {
+                conflicts.push(Conflict { path: path.to_owned(), reason: ConflictReason::BinaryEdited });
+            }
         }
     }
     if steps.is_empty() && files.iter().all(|file| file.reason.is_some()) {

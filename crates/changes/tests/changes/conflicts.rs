@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use changes::{ConflictReason, Direction, Obstacle};
+use changes::{ConflictReason, Direction, Obstacle, Restoration};
 
 use crate::fixture::Project;
 
@@ -148,6 +148,6 @@ fn redo_over_later_edit_is_a_conflict() {
 fn conflict_names_the_file_and_the_reason() {
     let project = changed_project();
     project.remove("a.txt");
-    let error = project.record.restore(Direction::Undo, &[]).unwrap_err();
+    let error = project.record.restore(&Restoration::new(Direction::Undo, &[])).unwrap_err();
     assert_eq!(error.to_string(), "cannot restore `a.txt`: deleted since");
 }

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use changes::{
-    ChangeRecord, Conflict, ConflictReason, Direction, GitProgram, GitRepository, RestoreError, Restored,
-    RestoredFile,
+    ChangeRecord, Conflict, ConflictReason, Direction, GitProgram, GitRepository, Restoration, RestoreError,
+    Restored, RestoredFile,
 };
 use model::{ChangeExtent, ChangeKind, ChangeSet, FileChange};
 use tempfile::TempDir;
@@ -173,7 +173,7 @@ impl Project {
     #[track_caller]
     pub fn try_restore(&self, direction: Direction, paths: &[&str]) -> Result<Restored, RestoreError> {
         let before = self.read_protected();
-        let restored = self.record.restore(direction, &to_paths(paths));
+        let restored = self.record.restore(&Restoration::new(direction, &to_paths(paths)));
         assert_same_tree(&before, &self.read_protected(), "restore");
         restored
     }
@@ -194,7 +194,7 @@ impl Project {
     #[track_caller]
     pub fn expect_conflicts(&self, direction: Direction) -> Vec<(PathBuf, ConflictReason)> {
         let before = read_exact(&self.root, |path| path.starts_with("record"));
-        let conflicts = match self.record.restore(direction, &[]) {
+        let conflicts = match self.record.restore(&Restoration::new(direction, &[])) {
             Err(RestoreError::Conflicts(conflicts)) => conflicts,
             other => panic!("{other:?}"),
         };

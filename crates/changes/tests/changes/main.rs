@@ -4,6 +4,7 @@
 //! must not change any git directory. Both compare contents, modes and modification times.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may")]
 
+mod checkout;
 mod conflicts;
 mod file_tree;
 mod fixture;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use changes::{ChangesError, ConflictReason, Direction, GitRepository};
+use changes::{ChangesError, ConflictReason, Direction, GitRepository, Restoration};
 use model::NotRecorded;
 
 use crate::fixture::{LIMIT, Project};
@@ -236,7 +236,7 @@ fn linked_worktree_is_recorded() {
     project.guard_all("begin", || project.record.begin(&repository, LIMIT)).unwrap();
     fs::write(linked.join("a.txt"), "linked\n").unwrap();
     assert_eq!(crate::fixture::describe(&project.finish()), ["modified a.txt +1 -1"]);
-    project.record.restore(Direction::Undo, &[]).unwrap();
+    project.record.restore(&Restoration::new(Direction::Undo, &[])).unwrap();
     assert_eq!(fs::read_to_string(linked.join("a.txt")).unwrap(), "a\n");
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use changes::{ChangesError, ConflictReason, Direction, RestoreError};
+use changes::{ChangesError, ConflictReason, Direction, Restoration, RestoreError};
 
 use crate::fixture::{LIMIT, Project, describe, open_record, run_test_in_process};
 
@@ -102,7 +102,7 @@ fn patch_before_finish_is_an_error() {
 fn restore_before_finish_is_an_error() {
     let project = Project::new(&[("a.txt", "a\n")]);
     project.begin();
-    let error = project.record.restore(Direction::Undo, &[]).unwrap_err();
+    let error = project.record.restore(&Restoration::new(Direction::Undo, &[])).unwrap_err();
     assert!(matches!(error, RestoreError::Changes(ChangesError::NotFinished { .. })), "{error:?}");
 }
 
