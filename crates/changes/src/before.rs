@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use crate::error::ChangesError;
-use crate::files::{remove_directory, remove_file, write_json};
+use crate::files::{copy_index, remove_directory, remove_file, write_json};
 use crate::git::{Git, GitSession};
 use crate::head::{read_commit, read_nested_commit};
 use crate::layout::RecordLayout;
@@ -64,6 +64,34 @@ pub(crate) fn remove_files(layout: &RecordLayout) {
     for path in [layout.user_index(), layout.before_index()] {
         let _ = remove_file(&path);
     }
+}
+
+/// Copies the snapshot of another record. The copy of the index is needed, so that record must not be sealed.
+pub(crate) fn copy_snapshot(from: &RecordLayout, to: &RecordLayout) -> Result<(), ChangesError> {
+    remove_directory(&to.git_dir())?;
+    copy_directory(&from.git_dir(), &to.git_dir())?;
+    for (from, to) in [(from.user_index(), to.user_index()), (from.before_index(), to.before_index())] {
+        copy_index(&from, &to)?;
+    }
+    let copied = fs::copy(from.before(), to.before());
+    copied.map(drop).map_err(ChangesError::file("copy", &from.before()))
+}
+
+/// Copies a directory that contains only regular files and directories. Objects are hard links: nothing changes their content.
+fn copy_directory(from: &Path, to: &Path) -> Result<(), ChangesError> {
+    regular_file::create_private_directory(to).map_err(ChangesError::file("create", to))?;
+    for entry in fs::read_dir(from).map_err(ChangesError::file("read", from))?.flatten() {
+        let (path, copy) = (entry.path(), to.join(entry.file_name()));
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => copy_directory(&path, &copy)?,
+            Ok(_) if path.parent().and_then(Path::parent).is_some_and(|above| above.ends_with("objects")) => {
+                fs::hard_link(&path, &copy).map_err(ChangesError::file("link", &path))?;
+            }
+            Ok(_) => drop(fs::copy(&path, &copy).map_err(ChangesError::file("copy", &path))?),
+            Err(error) => return Err(ChangesError::file("read", &path)(error)),
+        }
+    }
+    Ok(())
 }
 
 fn record_listing(

@@ -51,6 +51,20 @@ impl ChangeRecord {
         }
     }
 
+    /// Continues the record of an earlier job in the same worktree, so that the change set contains the changes of both. Does nothing if
+    /// a complete snapshot exists, or if the earlier job has none. The earlier record stays as it is.
+    pub fn continue_from(&self, earlier: &Self) -> Result<(), ChangesError> {
+        let directory = &self.layout.directory;
+        regular_file::create_private_directory(directory).map_err(ChangesError::file("create", directory))?;
+        let _lock = lock(&self.layout.lock())?;
+        let _earlier_lock = lock(&earlier.layout.lock())?;
+        match (self.read_before()?, earlier.read_before()?) {
+            (None, Some(_)) => before::copy_snapshot(&earlier.layout, &self.layout)
+                .inspect_err(|_| before::remove_files(&self.layout)),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the worktree, or `None` before [`begin`](Self::begin).
     pub fn worktree(&self) -> Result<Option<PathBuf>, ChangesError> {
         Ok(self.read_before()?.map(|before| before.worktree))

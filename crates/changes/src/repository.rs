@@ -5,6 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use model::exact_path;
+use serde::{Deserialize, Serialize};
+
 use crate::config::RepositorySettings;
 use crate::entry::to_path;
 use crate::error::ChangesError;
@@ -13,10 +16,13 @@ use crate::files::read_small;
 const LIMIT: u64 = 64 * 1024;
 
 /// A git repository with a worktree.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitRepository {
+    #[serde(with = "exact_path")]
     worktree: PathBuf,
+    #[serde(with = "exact_path")]
     git_dir: PathBuf,
+    #[serde(with = "exact_path")]
     common_dir: PathBuf,
 }
 
@@ -70,6 +76,11 @@ impl GitRepository {
     /// Returns the root of the worktree.
     pub fn worktree(&self) -> &Path {
         &self.worktree
+    }
+
+    /// Returns the directory of the objects, which all worktrees share.
+    pub fn objects(&self) -> PathBuf {
+        self.common_dir.join("objects")
     }
 
     /// Returns the git directory of this worktree.

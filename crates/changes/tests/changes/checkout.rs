@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use changes::{
-    BranchRequest, ChangesError, ConflictReason, Direction, GitProgram, GitRepository, Restoration,
-    RestoreAction, RestoreError, create_checkout, remove_checkout,
+    BranchRequest, ChangeRecord, ChangesError, ConflictReason, Direction, GitProgram, GitRepository,
+    Restoration, RestoreAction, RestoreError, create_checkout, remove_checkout,
 };
 
 use crate::file_tree::{assert_same_tree, read_exact, read_worktree};
@@ -443,4 +443,24 @@ fn moved_branch_is_not_deleted() {
     delete().unwrap();
     assert_eq!(checkout.user.git(["branch", "--list", "switchboard/*"]), "");
     assert_eq!(describe(&checkout.job.record.read().unwrap().unwrap()).len(), 1);
+}
+
+#[test]
+fn continued_record_has_the_changes_of_both_jobs() {
+    let checkout = Checkout::new(dirty_project());
+    checkout.record_job(|| checkout.job.write("a.txt", "first job\n"));
+    let next = ChangeRecord::new(checkout.job.root.join("next")).with_git(program());
+    next.continue_from(&checkout.job.record).unwrap();
+    checkout.job.write("by-second.txt", "second job\n");
+    let changes = next.finish(LIMIT, &[]).unwrap();
+    assert_eq!(describe(&changes).len(), 2, "{changes:?}");
+    // Another daemon may repeat the step.
+    next.continue_from(&checkout.job.record).unwrap();
+    assert_eq!(next.read().unwrap().unwrap(), changes);
+    assert_eq!(describe(&checkout.job.record.read().unwrap().unwrap()).len(), 1);
+    let target = checkout.user.repository();
+    let apply = Restoration { target: Some(&target), ..Restoration::new(Direction::Redo, &[]) };
+    next.restore(&apply).unwrap();
+    assert_eq!(checkout.user.read("a.txt"), "first job\n");
+    assert_eq!(checkout.user.read("by-second.txt"), "second job\n");
 }
