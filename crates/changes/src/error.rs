@@ -93,6 +93,12 @@ pub enum ChangesError {
         /// The limit.
         limit: u64,
     },
+    /// The name of a new branch is in use.
+    #[error("the branch `{name}` exists already")]
+    BranchExists {
+        /// The name.
+        name: String,
+    },
     /// A selected path is not part of the change set.
     #[error("no change of `{}` is recorded", show_path(path))]
     UnknownPath {
@@ -123,6 +129,7 @@ impl ChangesError {
             Self::BrokenRepository { path } => format!("fix or remove `{}`", show_path(path)),
             Self::WorktreeMissing { path } => format!("restore the directory `{}`", show_path(path)),
             Self::NotStarted { .. } => "run the job in a git repository".into(),
+            Self::BranchExists { name } => format!("rename it with `git branch -m {name} NEW`"),
             Self::CommitsTooLarge { .. } => "fetch them from the checkout with `git fetch`".into(),
             Self::NotFinished { .. } => "wait until the job has finished".into(),
             Self::UnknownPath { .. } => {

@@ -34,6 +34,8 @@ pub struct BranchRequest<'a> {
     pub name: &'a str,
     /// The message of the commit with the changes of the job.
     pub message: &'a str,
+    /// Fails if the branch exists.
+    pub is_new: bool,
 }
 
 /// Creates or moves the branch, and returns its commit. `None` if nothing differs from the base.
@@ -195,7 +197,17 @@ impl Publisher<'_> {
         }
         let git = Git { git_dir: repository.common_dir().to_owned(), ..self.git.clone() };
         let name = format!("refs/heads/{}", self.request.name);
-        git.command("update-ref").args(["--create-reflog", &name, commit]).run().map(drop)
+        let mut args = vec!["--create-reflog", &name, commit];
+        let none = "0".repeat(self.git.id_length);
+        if self.request.is_new {
+            let (status, _) =
+                git.command("rev-parse").args(["--verify", "-q", &name]).run_accepting(|code| code < 128)?;
+            if status == 0 {
+                return Err(ChangesError::BranchExists { name: self.request.name.to_owned() });
+            }
+            args.push(&none);
+        }
+        git.command("update-ref").args(args).run().map(drop)
     }
 }
 

@@ -78,9 +78,17 @@ impl GitRepository {
         &self.worktree
     }
 
-    /// Returns the directory of the objects, which all worktrees share.
-    pub fn objects(&self) -> PathBuf {
-        self.common_dir.join("objects")
+    /// Returns the directories of its objects: its own, which all worktrees share, and those that it borrows itself.
+    pub fn object_directories(&self) -> Vec<PathBuf> {
+        let mut found = vec![self.common_dir.join("objects")];
+        // Git follows five levels.
+        let mut level = found.clone();
+        for _ in 0..5 {
+            let borrowed = level.iter().flat_map(|objects| read_alternates(objects));
+            level = borrowed.filter(|path| !found.contains(path)).collect();
+            found.extend(level.iter().cloned());
+        }
+        found
     }
 
     /// Returns the git directory of this worktree.
@@ -106,6 +114,17 @@ fn read_git_file(path: &Path) -> Option<PathBuf> {
     let content = read_small(path, LIMIT)?;
     let target = to_path(content.strip_prefix(b"gitdir:")?.trim_ascii());
     path.parent()?.join(target).canonicalize().ok()
+}
+
+/// Reads the existing directories from which a directory borrows objects. Quoted paths are left out.
+fn read_alternates(objects: &Path) -> Vec<PathBuf> {
+    let content = read_small(&objects.join("info/alternates"), LIMIT).unwrap_or_default();
+    let lines = content.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let lines = lines.filter(|line| !line.starts_with(b"#") && !line.starts_with(b"\""));
+    lines
+        .filter_map(|line| objects.join(to_path(line)).canonicalize().ok())
+        .filter(|path| path.is_dir())
+        .collect()
 }
 
 fn find_common_dir(git_dir: &Path) -> PathBuf {

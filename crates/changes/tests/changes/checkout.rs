@@ -45,8 +45,13 @@ impl Checkout {
     }
 
     fn publish(&self) -> Result<Option<String>, ChangesError> {
+        self.publish_as(false)
+    }
+
+    fn publish_as(&self, is_new: bool) -> Result<Option<String>, ChangesError> {
         let repository = self.user.repository();
-        let request = BranchRequest { repository: &repository, name: "switchboard/1", message: "Job 1\n" };
+        let name = "switchboard/1";
+        let request = BranchRequest { repository: &repository, name, message: "Job 1\n", is_new };
         self.job.record.publish(request, LIMIT)
     }
 
@@ -428,6 +433,19 @@ fn checkout_with_locked_directories_is_removed() {
     checkout.job.set_mode("d", 0o000);
     remove_checkout(&checkout.job.worktree).unwrap();
     assert!(!checkout.job.worktree.exists());
+}
+
+#[test]
+fn new_branch_replaces_no_other() {
+    let checkout = Checkout::new(dirty_project());
+    checkout.record_job(|| checkout.job.write("new.txt", "new\n"));
+    checkout.user.git(["branch", "switchboard/1"]);
+    let before = checkout.user.git(["rev-parse", "switchboard/1"]);
+    let refused = checkout.publish_as(true);
+    assert!(matches!(refused, Err(ChangesError::BranchExists { .. })), "{refused:?}");
+    assert_eq!(checkout.user.git(["rev-parse", "switchboard/1"]), before);
+    checkout.user.git(["branch", "-D", "switchboard/1"]);
+    assert!(checkout.publish_as(true).unwrap().is_some());
 }
 
 #[test]
