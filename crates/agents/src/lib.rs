@@ -47,7 +47,7 @@ pub use parse::{
 };
 pub use private_state::seed_private_state;
 pub use sequence::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, RunSequence, SequenceStep};
-pub use setup::{Capabilities, Capability, HostConfig, LaunchSetup};
+pub use setup::{Capabilities, Capability, CheckoutAccess, HostConfig, LaunchSetup};
 pub use stderr::StderrTail;
 pub use version::{TestedRange, Version, VersionSupport};
 pub use workspace::{AgentDefinition, WorkspaceFiles, inspect_workspace};

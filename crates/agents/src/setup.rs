@@ -36,6 +36,17 @@ pub struct LaunchSetup {
     pub new_session: SessionId,
     /// The configuration of this host.
     pub host: HostConfig,
+    /// The private checkout in which the agent works.
+    pub checkout: Option<CheckoutAccess>,
+}
+
+/// The access of an agent to the repository behind its private checkout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckoutAccess {
+    /// The root of the checkout.
+    pub directory: PathBuf,
+    /// The directories of the objects that it borrows.
+    pub borrowed_objects: Vec<PathBuf>,
 }
 
 /// Switchboard's own paths on this host, and the operator's restrictions.
@@ -58,6 +69,8 @@ pub struct HostConfig {
     pub expose: Vec<PathBuf>,
     /// Directories of state and configuration that no workspace may be in or contain.
     pub guarded: Vec<PathBuf>,
+    /// The directory of private checkouts, inside of a guarded one.
+    pub checkouts: Option<PathBuf>,
 }
 
 impl Default for HostConfig {
@@ -72,6 +85,7 @@ impl Default for HostConfig {
             ceiling: CallPolicy::off(),
             expose: Vec::new(),
             guarded: Vec::new(),
+            checkouts: None,
         }
     }
 }

@@ -19,9 +19,10 @@ use serde_json::Value;
 use store::Store;
 
 use crate::activity::Activity;
+use crate::checkouts::JobCheckout;
 use crate::confinement::{Sandbox, ceiling_note};
 use crate::files::{JobFiles, PAUSE, Stream};
-use crate::job_changes::{Changes, patch_file};
+use crate::job_changes::{Changes, ChangesState, patch_file};
 use crate::metadata::CHANGES;
 use crate::wait_reason::WaitReason;
 use events::StreamEvents;
@@ -535,7 +536,15 @@ fn processes(metadata: &Value) -> Option<Processes> {
 fn read_changes(metadata: &Value, files: &JobFiles) -> Option<Changes> {
     let changes = Changes::deserialize(metadata.get(CHANGES)?).ok()?;
     let patch = Some(patch_file(files)).filter(|patch| patch.exists());
-    Some(Changes { patch_file: patch.map(|patch| patch.to_string_lossy().into_owned()), ..changes })
+    let patch_file = patch.map(|patch| patch.to_string_lossy().into_owned());
+    let checkout = changes.checkout.map(|mut checkout| {
+        if let Some(now) = JobCheckout::read(files) {
+            checkout.state = now.state;
+        }
+        checkout.branch.take_if(|_| checkout.state != ChangesState::Open);
+        checkout
+    });
+    Some(Changes { patch_file, checkout, ..changes })
 }
 
 /// Cuts a text to its head and tail, and returns it with the number of missing characters; none if it is short enough.

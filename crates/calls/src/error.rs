@@ -11,7 +11,9 @@ use model::{AgentKind, JobId, StateName};
 use regular_file::path_hint;
 use store::StoreError;
 
+use crate::checkouts::PrepareError;
 use crate::identity::DamagedIdentity;
+use crate::job_changes::ChangesState;
 use crate::launcher::CannotLaunch;
 use crate::store_loss::LostJobs;
 
@@ -145,6 +147,31 @@ pub enum CallError {
         /// The reason, if it was stored.
         reason: Option<String>,
     },
+    /// The call cannot have a private checkout.
+    #[error(transparent)]
+    Checkout(#[from] PrepareError),
+    /// The job did not work in a private checkout of its own.
+    #[error("job {job} has no private checkout")]
+    NoCheckout {
+        /// The job.
+        job: JobId,
+    },
+    /// The changes in a private checkout are not in a state for the request.
+    #[error("the changes of job {job} are {}", state.name())]
+    ChangesState {
+        /// The job.
+        job: JobId,
+        /// Their state.
+        state: ChangesState,
+    },
+    /// Another job has continued in the private checkout of the job.
+    #[error("job {by} has continued the changes of job {job}")]
+    Continued {
+        /// The job.
+        job: JobId,
+        /// The other job.
+        by: JobId,
+    },
     /// The changes of a running job cannot be undone.
     #[error("job {job} has not finished")]
     StillRunning {
@@ -245,6 +272,17 @@ impl CallError {
             Self::ChangesMissing { .. } => {
                 "a call is recorded if it may write, in a git repository, unless the configuration sets `record_changes = false`".to_owned()
             }
+            Self::Checkout(error) => error.hint(),
+            Self::NoCheckout { .. } => {
+                "its changes are in the directory in which it worked; undo takes them back".to_owned()
+            }
+            Self::ChangesState { state: ChangesState::Open, .. } => {
+                "apply or discard them; the worktree does not contain them yet".to_owned()
+            }
+            Self::ChangesState { state: ChangesState::Applied, .. } => "undo takes them back".to_owned(),
+            Self::ChangesState { state: ChangesState::Undone, .. } => "an undo can be undone".to_owned(),
+            Self::ChangesState { .. } => "look at them in its patch".to_owned(),
+            Self::Continued { by, .. } => format!("use job {by}, whose changes include them"),
             Self::StillRunning { .. } => "wait until it has ended, or cancel it".to_owned(),
             Self::WorktreeInUse { user, .. } => format!("wait until job {user} has ended, or cancel it"),
             Self::Changes(error) => error.hint().unwrap_or_default(),
@@ -278,9 +316,13 @@ impl CallError {
             | Self::EscapingLink(_) => Some("cwd"),
             Self::NoEarlierSession { .. } | Self::SessionElsewhere { .. } => Some("continue_latest"),
             Self::KeyOfAnother { .. } => Some("idempotency_key"),
+            Self::Checkout(_) => Some("worktree"),
             Self::NoSuchJob { .. }
             | Self::AlreadyEnded { .. }
             | Self::ChangesMissing { .. }
+            | Self::NoCheckout { .. }
+            | Self::ChangesState { .. }
+            | Self::Continued { .. }
             | Self::StillRunning { .. } => Some("job_id"),
             Self::Changes(ChangesError::UnknownPath { .. }) => Some("paths"),
             Self::Launch(LaunchError::EmptyPrompt | LaunchError::PromptTooLong { .. }) => Some("prompt"),

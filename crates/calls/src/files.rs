@@ -9,6 +9,7 @@
 //! | `record.json` | [`Job`] as in the store, written when the job waits or has run for 50 ms, is detached from, pauses, is requeued or ends |
 //! | `pause.json` | the progress of a paused job |
 //! | `changes/` | the record of the changes in the git worktree (see `changes`) |
+//! | `checkout.json` | the description of the private checkout in which the job works (see `checkouts`) |
 //! | `overlaps.json` | the jobs that worked in the same worktree at the same time |
 //!
 //! Owns these names. The store is authoritative, so nothing here is fsynced. A lost store is rebuilt from the records

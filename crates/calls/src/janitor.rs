@@ -1,6 +1,7 @@
 //! Removes expired jobs and leftovers, and completes the files of jobs.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,11 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::active::ActiveJobs;
 use crate::caller_environment::CallerEnvironments;
+use crate::checkouts::{self, JobCheckout};
 use crate::direct_runs;
 use crate::files::{job_directories, jobs_directory};
+use crate::job_changes::ChangesState;
+use crate::locks::{LockKey, ResourceLocks};
 use crate::recent_jobs::RecentJobs;
 use crate::records::JobRecords;
 use crate::settings::Settings;
@@ -31,6 +35,7 @@ pub(crate) struct Janitor {
     pub active: Arc<ActiveJobs>,
     pub recent: Arc<RecentJobs>,
     pub environments: Arc<CallerEnvironments>,
+    pub locks: Arc<ResourceLocks>,
     pub shutdown: Shutdown,
 }
 
@@ -44,6 +49,7 @@ impl Janitor {
                 () = sleep_until(next) => next = Instant::now() + SWEEP_INTERVAL,
             }
             self.sweep_jobs().await;
+            self.sweep_checkouts().await;
             self.sweep_caches().await;
         }
     }
@@ -68,6 +74,7 @@ impl Janitor {
             }
         };
         self.recent.remove(&removed);
+        self.remove_checkouts_of(&removed).await;
         self.remove_directories(removed).await;
         if let Some(max_count) = retention.max_count {
             self.sweep_direct_runs(max_count).await;
@@ -84,6 +91,76 @@ impl Janitor {
             Ok(Err(error)) => tracing::warn!(%error, "cannot list old runs without a job"),
             _ => {}
         }
+    }
+
+    /// Removes the private checkouts of expired jobs. The branches with the changes stay in the repositories of the user.
+    async fn remove_checkouts_of(&self, expired: &[JobId]) {
+        for checkout in self.list_checkouts().await.into_iter().flatten() {
+            if expired.contains(&checkout.job) {
+                tracing::info!(job = %checkout.job, branch = ?checkout.branch, "removing the private checkout of an expired job");
+                self.remove_checkout(checkout.directory.clone(), move || checkout.remove()).await;
+            }
+        }
+    }
+
+    /// Removes private checkouts whose changes are applied or discarded, and incomplete ones of ended jobs: an earlier daemon may have
+    /// died in between. One with open changes stays until its job expires.
+    async fn sweep_checkouts(&self) {
+        for found in self.list_checkouts().await {
+            match found {
+                Ok(checkout) if checkout.state != ChangesState::Open => {
+                    self.remove_checkout(checkout.directory.clone(), move || checkout.remove()).await;
+                }
+                Ok(_) => {}
+                Err(place) => {
+                    let job = place.file_name().and_then(|name| name.to_str()?.parse().ok());
+                    let Some(job) = job else { continue };
+                    let has_ended = match self.store.get(job).await {
+                        Ok(Some(record)) => record.completed_at.is_some(),
+                        Ok(None) => self.is_expired(job),
+                        Err(_) => false,
+                    };
+                    if has_ended && self.active.get(job).is_none() {
+                        let directory = checkouts::find_directory(&place).unwrap_or_else(|| place.clone());
+                        self.remove_checkout(directory, move || checkouts::remove_place(&place)).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn list_checkouts(&self) -> Vec<Result<JobCheckout, PathBuf>> {
+        let settings = Arc::clone(&self.settings);
+        let listed = tokio::task::spawn_blocking(move || checkouts::list(&settings)).await;
+        listed.map_err(io::Error::other).and_then(|listed| listed).unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot list the private checkouts");
+            Vec::new()
+        })
+    }
+
+    /// Removes a checkout that no job uses.
+    async fn remove_checkout(
+        &self,
+        directory: PathBuf,
+        remove: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) {
+        let key = LockKey::Directory(directory.clone());
+        let Some(guard) = self.locks.try_acquire(key, JobId::first_of(self.store.now())) else { return };
+        let removed = tokio::task::spawn_blocking(remove).await;
+        drop(guard);
+        if let Err(error) = removed.map_err(io::Error::other).and_then(|removed| removed) {
+            tracing::warn!(directory = %directory.display(), %error, "cannot remove a private checkout");
+        }
+    }
+
+    /// Returns whether a job that the store does not contain is older than the retention. The configured store may be another one than
+    /// before, and must not cause newer directories to be removed.
+    fn is_expired(&self, job: JobId) -> bool {
+        self.settings.retention.max_age.is_some_and(|max_age| {
+            let now = self.store.now().as_millis();
+            let kept_from = now.saturating_sub(u64::try_from(max_age.as_millis()).unwrap_or(u64::MAX));
+            job < JobId::first_of(Timestamp::from_millis(kept_from))
+        })
     }
 
     /// Removes the least recently used caches of confined runs until the rest is below the limit.
@@ -158,13 +235,9 @@ impl Janitor {
         }
     }
 
-    /// Removes the directories left by an interrupted sweep. Only those beyond the maximum age: the configured store may be another
-    /// one than before, and must not cause newer directories to be removed.
+    /// Removes the directories left by an interrupted sweep, and the checkouts left by a killed daemon.
     pub async fn remove_leftovers(&self) {
-        let Some(max_age) = self.settings.retention.max_age else { return };
-        let now = self.store.now().as_millis();
-        let kept_from = now.saturating_sub(u64::try_from(max_age.as_millis()).unwrap_or(u64::MAX));
-        let oldest_kept = JobId::first_of(Timestamp::from_millis(kept_from));
+        self.sweep_checkouts().await;
         let state = self.settings.state.clone();
         let found = tokio::task::spawn_blocking(move || job_directories(&state)).await;
         let mut leftovers = Vec::new();
@@ -172,13 +245,14 @@ impl Janitor {
             if self.shutdown.is_draining() {
                 return;
             }
-            if job < oldest_kept && matches!(self.store.get(job).await, Ok(None)) {
+            if self.is_expired(job) && matches!(self.store.get(job).await, Ok(None)) {
                 leftovers.push(job);
             }
         }
         if leftovers.is_empty() {
             return;
         }
+        self.remove_checkouts_of(&leftovers).await;
         tracing::info!(jobs = leftovers.len(), "removing directories left by an interrupted sweep");
         for batch in leftovers.chunks(BATCH) {
             if self.shutdown.is_draining() {

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::files::JobFiles;
 use crate::settings::Settings;
 
-pub use summary::{ChangedFile, Changes};
+pub use summary::{ChangedFile, Changes, ChangesState, Collision, PrivateCheckout};
 pub(crate) use worktrees::{WorktreeGuard, Worktrees};
 
 /// The time for the snapshot before a job, which delays the start of its agent.
@@ -33,14 +33,14 @@ const MARGIN: Duration = Duration::from_secs(2);
 /// The search path of a daemon without `PATH`, like that of libc.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// The directory of the record in the directory of the job.
-const RECORD: &str = "changes";
+pub(crate) const RECORD: &str = "changes";
 /// The file with the reason for which there is no snapshot from before the job.
 const UNRECORDED: &str = "unrecorded.json";
 
 /// The recorded changes of an ended job.
 #[derive(Debug)]
 pub(crate) enum JobChanges {
-    Recorded(Box<ChangeSet>),
+    Recorded(Box<ChangeSet>, Option<PrivateCheckout>),
     NotRecorded { reason: String },
 }
 
@@ -155,7 +155,7 @@ impl ChangeRecorder {
             return Some(JobChanges::NotRecorded { reason });
         }
         Some(match self.compare() {
-            Ok(change_set) => JobChanges::Recorded(Box::new(change_set)),
+            Ok(change_set) => JobChanges::Recorded(Box::new(change_set), None),
             Err(error) => JobChanges::NotRecorded { reason: error_chain(&error) },
         })
     }
@@ -200,13 +200,13 @@ impl ChangeRecorder {
 }
 
 /// Returns the paths that must not be part of a recorded worktree: a snapshot copies untracked files, such as keys.
-fn protected_paths(settings: &Settings) -> Vec<PathBuf> {
+pub(crate) fn protected_paths(settings: &Settings) -> Vec<PathBuf> {
     let Lookup { inherited, .. } = &settings.lookup;
     let home = inherited.get("HOME").map(PathBuf::from);
     home.into_iter().chain(settings.guarded.iter().cloned()).collect()
 }
 
-fn find_repository(cwd: &Path, protected: &[PathBuf]) -> Result<Option<GitRepository>, String> {
+pub(crate) fn find_repository(cwd: &Path, protected: &[PathBuf]) -> Result<Option<GitRepository>, String> {
     let found = match GitRepository::find(cwd) {
         // A missing directory is reported by the launch.
         Err(ChangesError::File { .. }) | Ok(None) => return Ok(None),

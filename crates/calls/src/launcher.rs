@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
-use agents::{Launch, LaunchError, LaunchSetup};
+use agents::{CheckoutAccess, Launch, LaunchError, LaunchSetup};
 use model::{AgentKind, CallSpec, JobId};
 use store::Store;
 use supervisor::Spool;
@@ -98,12 +98,14 @@ impl Launcher {
         spec: &CallSpec,
         directory: &Path,
         checked: Option<LaunchSetup>,
+        checkout: Option<CheckoutAccess>,
     ) -> Result<Launch, CannotLaunch> {
         let private_directory = Spool::at(directory).private();
         let setup = match checked {
             Some(setup) => LaunchSetup { private_directory, ..setup },
             None => self.setup_for_job(job, spec, private_directory).await?,
         };
+        let setup = LaunchSetup { checkout, ..setup };
         // Without a login the agent itself reports the error.
         if let Err(error) = agents::seed_private_state(spec, &setup) {
             tracing::warn!(%job, %error, "cannot seed the private state of the policy");
@@ -158,6 +160,7 @@ impl Launcher {
             tool_timeout: settings.tool_timeout,
             new_session: uuid::Uuid::new_v4().into(),
             host: settings.host_config(),
+            checkout: None,
         })
     }
 

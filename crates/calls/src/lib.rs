@@ -18,6 +18,7 @@ mod active;
 mod activity;
 mod answer;
 mod caller_environment;
+mod checkouts;
 mod claim_jitter;
 mod claims;
 mod confinement;
@@ -59,15 +60,17 @@ pub use answer::{
 };
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
 pub use changes::{Conflict, Direction, RestoreAction, RestoreError, Restored, RestoredFile};
+pub use checkouts::PrepareError;
 pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};
 pub use error::CallError;
 pub use files::{JobFiles, OutputPart, StatusFile, Stream};
-pub use job_changes::{ChangedFile, Changes};
+pub use job_changes::{ChangedFile, Changes, ChangesState, Collision, PrivateCheckout};
 pub use rebuild::{RecoveryReport, SkippedDirectory, recover_store};
 pub use service::{
-    CallRequest, Cancellation, FileSelection, Follow, Followed, JobService, SubmittedJob, Until,
+    Applied, ApplyRequest, CallRequest, Cancellation, FileSelection, Follow, Followed, JobService,
+    OpenChanges, SubmittedJob, Until,
 };
-pub use settings::{PolicyCeiling, Settings};
+pub use settings::{PolicyCeiling, RepositoryOptions, Settings};
 // Types of the store that occur in the interface of the service.
 pub use shutdown::ShutdownMode;
 pub use store::{

@@ -53,8 +53,9 @@ impl JobMetadata {
         }
         match &self.changes {
             None => {}
-            Some(JobChanges::Recorded(changes)) => {
-                metadata.insert(CHANGES.to_owned(), serde_json::to_value(Changes::from(&**changes)).ok()?);
+            Some(JobChanges::Recorded(changes, checkout)) => {
+                let changes = Changes { checkout: checkout.clone(), ..Changes::from(&**changes) };
+                metadata.insert(CHANGES.to_owned(), serde_json::to_value(changes).ok()?);
             }
             Some(JobChanges::NotRecorded { reason }) => {
                 metadata.insert(CHANGES_NOT_RECORDED.to_owned(), reason.as_str().into());

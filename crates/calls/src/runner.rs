@@ -7,6 +7,7 @@
 //! the job is not released to its waiters before its end is.
 
 mod acquire;
+mod checkout;
 mod finish;
 mod follow;
 mod messages;
@@ -22,6 +23,7 @@ use supervisor::{Run, Spool};
 use tokio::sync::Notify;
 
 use crate::active::{ActiveJob, ActiveJobs, StopReason};
+use crate::checkouts::JobCheckout;
 use crate::decide::{self, JobFacts, NextStep};
 use crate::files::{JobFiles, PAUSE};
 use crate::job_changes::{ChangeRecorder, PendingSnapshot, WorktreeGuard, Worktrees};
@@ -113,6 +115,7 @@ pub(crate) async fn run_job(
         guards: Vec::new(),
         snapshot: None,
         worktree: None,
+        checkout: None,
         events: EventLog::default(),
         last_run: None,
         model_spoke: false,
@@ -186,6 +189,8 @@ struct JobRunner<'a> {
     snapshot: Option<PendingSnapshot>,
     /// Marks the git worktree as in use.
     worktree: Option<WorktreeGuard>,
+    /// The private checkout in which the agent works.
+    checkout: Option<JobCheckout>,
     events: EventLog,
     last_run: Option<EndedRun>,
     /// Is true if the model said or did anything in a run that was followed.
@@ -194,6 +199,7 @@ struct JobRunner<'a> {
 
 impl JobRunner<'_> {
     async fn run(&mut self, mode: StartMode) -> Disposition {
+        self.load_checkout();
         let (mut sequence, mut current) = match mode {
             StartMode::Reattach { run, record, guards } => {
                 self.guards.extend(guards);

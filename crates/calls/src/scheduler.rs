@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::active::ActiveJobs;
 use crate::claim_jitter::ClaimJitter;
 use crate::job_changes::Worktrees;
+use crate::locks::ResourceLocks;
 use crate::orphans::OrphanKeeper;
 use crate::records::JobRecords;
 use crate::runner::{self, RunnerContext, StartMode};
@@ -52,6 +53,11 @@ impl Scheduler {
     /// Returns the worktrees in which active jobs write.
     pub fn worktrees(&self) -> Arc<Worktrees> {
         Arc::clone(&self.runners.worktrees)
+    }
+
+    /// Returns the locks of active jobs.
+    pub fn locks(&self) -> Arc<ResourceLocks> {
+        Arc::clone(&self.runners.locks)
     }
 
     /// Stores a new job. Returns when it is durable.

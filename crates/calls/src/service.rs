@@ -5,6 +5,7 @@
 
 mod cancel;
 mod changes;
+mod checkouts;
 mod follow;
 mod open;
 mod query;
@@ -33,6 +34,7 @@ use crate::store_health::StoreHealth;
 
 pub use cancel::Cancellation;
 pub use changes::FileSelection;
+pub use checkouts::{Applied, ApplyRequest, OpenChanges};
 pub use follow::{Follow, Followed};
 pub use submit::{CallRequest, SubmittedJob};
 pub use wait::Until;

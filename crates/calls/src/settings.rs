@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub struct Settings {
     pub one_writer_per_directory: bool,
     /// Is true if the changes of jobs in git worktrees are recorded.
     pub record_changes: bool,
+    /// The settings for private checkouts of single repositories.
+    pub repositories: Vec<RepositoryOptions>,
     /// The time for which this service counts as alive without a heartbeat.
     pub lease: Duration,
     /// The silence after which an agent that has answered is stopped, unless it has running background tasks.
@@ -61,6 +63,17 @@ pub struct Settings {
     pub expose: Vec<PathBuf>,
     /// Directories of state and configuration: no confined call works in or above them.
     pub guarded: Vec<PathBuf>,
+}
+
+/// The operator's settings for a git repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepositoryOptions {
+    /// The root of its worktree.
+    pub path: PathBuf,
+    /// Is true if calls that may write work in a private checkout, unless the caller requests otherwise.
+    pub worktree: bool,
+    /// The command that prepares a private checkout.
+    pub worktree_setup: Option<String>,
 }
 
 /// The operator's policy ceiling. Read for each launch, so that a change takes effect at once.
@@ -120,6 +133,7 @@ impl Settings {
             max_resume_attempts: 5,
             one_writer_per_directory: false,
             record_changes: true,
+            repositories: Vec::new(),
             lease: Duration::from_secs(30),
             lingers: agents::LINGER,
             tool_timeout: Some(Duration::from_mins(5)),
@@ -143,12 +157,24 @@ impl Settings {
             ceiling: self.policy_ceiling.read(),
             expose: self.expose.clone(),
             guarded: std::iter::once(self.state.clone()).chain(self.guarded.iter().cloned()).collect(),
+            checkouts: Some(self.checkouts()),
         }
     }
 
     /// Returns the directory of the package manager caches that confined runs share.
     pub(crate) fn caches(&self) -> PathBuf {
         self.state.join("caches")
+    }
+
+    /// Returns the options of the repository around a directory.
+    pub(crate) fn repository_options(&self, directory: &Path) -> Option<&RepositoryOptions> {
+        let around = self.repositories.iter().filter(|options| directory.starts_with(&options.path));
+        around.max_by_key(|options| options.path.components().count())
+    }
+
+    /// Returns the directory of the private checkouts.
+    pub(crate) fn checkouts(&self) -> PathBuf {
+        self.state.join("checkouts")
     }
 
     /// Returns whether only services of this state directory can open the store.

@@ -126,7 +126,9 @@ mod tests {
             FailureKind::SpoolFailed => Some(FailureKind::SupervisorLost),
             FailureKind::SupervisorLost => Some(FailureKind::Internal),
             FailureKind::Internal => Some(FailureKind::PolicyViolation),
-            FailureKind::PolicyViolation => not_started(NotStartedReason::ProgramMissing),
+            FailureKind::PolicyViolation => Some(FailureKind::CheckoutFailed),
+            FailureKind::CheckoutFailed => Some(FailureKind::SetupFailed),
+            FailureKind::SetupFailed => not_started(NotStartedReason::ProgramMissing),
             FailureKind::NotStarted { reason } => match reason {
                 NotStartedReason::ProgramMissing => not_started(NotStartedReason::ProgramNotExecutable),
                 NotStartedReason::ProgramNotExecutable => not_started(NotStartedReason::CwdMissing),

@@ -120,6 +120,9 @@ pub struct CallSpec {
     /// Additional workspaces, as absolute paths.
     #[serde(default)]
     pub add_dirs: Vec<PathBuf>,
+    /// Works in a private checkout of the git repository around [`CallSpec::cwd`]. `None`: as configured for the repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worktree: Option<bool>,
     /// A named agent of the vendor (`claude --agent`) with its own prompt and tools.
     #[serde(default)]
     pub agent_name: Option<AgentName>,
@@ -196,6 +199,7 @@ impl CallSpec {
             system_prompt: None,
             append_system_prompt: None,
             add_dirs: Vec::new(),
+            worktree: None,
             agent_name: None,
             mcp_servers: Vec::new(),
             settings: SettingsChoice::default(),

@@ -201,6 +201,10 @@ pub enum FailureKind {
     /// The agent kept creating a protected path and was stopped; or the policy is required, and a new path could not be scanned
     /// or moved to quarantine.
     PolicyViolation,
+    /// The private checkout for the call could not be created.
+    CheckoutFailed,
+    /// The command that prepares a private checkout failed. The agent was not started.
+    SetupFailed,
 }
 
 impl FailureKind {
@@ -229,6 +233,8 @@ impl FailureKind {
             Self::SupervisorLost => "supervisor_lost",
             Self::Internal => "internal",
             Self::PolicyViolation => "policy_violation",
+            Self::CheckoutFailed => "checkout_failed",
+            Self::SetupFailed => "setup_failed",
         }
     }
 
@@ -288,6 +294,10 @@ impl FailureKind {
                 "see the daemon's log and report the bug; `switchboard retry` runs the job again"
             }
             Self::PolicyViolation => "inspect the paths in the result: they could run commands later",
+            Self::CheckoutFailed => "fix the cause in the repository, or call the agent without a checkout",
+            Self::SetupFailed => {
+                "fix `worktree_setup` of the repository in the configuration, then call again"
+            }
         }
     }
 }

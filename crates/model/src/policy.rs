@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -405,6 +405,10 @@ pub struct PolicyContext {
     pub settings_programs: Vec<PathBuf>,
     /// Switchboard's own paths: job files, database, configuration.
     pub own: Vec<PathBuf>,
+    /// The directory of private checkouts: the only one among Switchboard's own paths with workspaces inside.
+    pub checkouts: Option<PathBuf>,
+    /// Existing files in the workspaces that stay as they are.
+    pub fixed: Vec<PathBuf>,
     /// Directories that no workspace may contain: a call could rewrite the configuration that limits it.
     pub guarded: Vec<PathBuf>,
     /// Paths that are visible nevertheless.
@@ -431,8 +435,14 @@ impl CallPolicy {
             }
         }
         let hidden = self.hidden(context);
+        let is_checkout = |path: &Path| {
+            let inside = context.checkouts.as_ref().and_then(|checkouts| path.strip_prefix(checkouts).ok());
+            // `JOB/NAME`: the directory of a job has other files, too.
+            inside.is_some_and(|inside| inside.components().count() >= 2)
+        };
         for workspace in &context.workspaces {
-            if let Some(hidden) = hidden.iter().find(|hidden| workspace.starts_with(hidden)) {
+            let around = hidden.iter().find(|hidden| workspace.starts_with(hidden));
+            if let Some(hidden) = around.filter(|_| !is_checkout(workspace)) {
                 let (directory, hidden) = (workspace.clone(), hidden.clone());
                 return Err(PolicyError::HiddenWorkspace { directory, hidden });
             }
@@ -456,8 +466,9 @@ impl CallPolicy {
         let roots = roots.chain(context.visible.iter().map(PolicyRoot::read_only)).collect();
         let protected = context.workspaces.iter().filter(|_| self.preset.writes());
         let protected = protected.flat_map(|workspace| protected_in(workspace));
-        let programs = context.settings_programs.iter().filter(|_| self.preset.writes()).cloned();
-        let protected = protected.chain(programs.map(|path| Protected { path, on_create: OnCreate::Keep }));
+        let kept = context.settings_programs.iter().chain(&context.fixed);
+        let kept = kept.filter(|_| self.preset.writes()).cloned();
+        let protected = protected.chain(kept.map(|path| Protected { path, on_create: OnCreate::Keep }));
         Ok(Policy::Confined(Box::new(Confinement {
             preset: self.preset,
             requirement: self.requirement,

@@ -194,7 +194,9 @@ fn error(finished: FinishedRequest, failure: Failure) -> ProviderError {
         FailureKind::NotStarted { .. }
         | FailureKind::SpoolFailed
         | FailureKind::SupervisorLost
-        | FailureKind::Internal => ProviderError::environment(
+        | FailureKind::Internal
+        | FailureKind::CheckoutFailed
+        | FailureKind::SetupFailed => ProviderError::environment(
             format!("{agent} CLI could not run: {message}"),
             kind.hint(agent, false),
         ),

@@ -227,6 +227,7 @@ impl CliBackend {
             pass_on: self.config.pass_on.clone(),
             private_directory: spool.private(),
             tool_timeout: None,
+            checkout: None,
             new_session: uuid::Uuid::new_v4().into(),
             host,
         })

@@ -30,6 +30,7 @@ pub(crate) fn for_request(
         ceiling: CallPolicy::off(),
         expose: Vec::new(),
         guarded: Vec::new(),
+        checkouts: None,
     }
 }
 

@@ -84,6 +84,7 @@ fn setup(
         pass_on: config.pass_env,
         private_directory,
         tool_timeout: Some(config.limits.tool_timeout),
+        checkout: None,
         new_session: uuid::Uuid::new_v4().into(),
         host: premises,
     })

@@ -186,6 +186,7 @@ pub fn premises(home: &SwitchboardHome, config: &Config) -> HostConfig {
         ceiling: config.sandbox.ceiling.clone(),
         expose: config.sandbox.expose.clone(),
         guarded: own_directories(home),
+        checkouts: Some(home.state().join("checkouts")),
     }
 }
 

@@ -102,12 +102,17 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let is_in_workspace =
         |program: &PathBuf| workspaces.iter().any(|directory| program.starts_with(directory));
     let file_tools = host.file_tools.iter().filter(|program| !is_in_workspace(program));
+    let checkout = draft.setup.checkout.iter();
+    let borrowed = checkout.clone().flat_map(|checkout| &checkout.borrowed_objects);
     let context = PolicyContext {
         state: agent_state,
         foreign_state: foreign.collect(),
         own: host.state.clone(),
         guarded: host.guarded.clone(),
-        visible: visible(draft).into_iter().chain(file_tools.cloned()).collect(),
+        checkouts: host.checkouts.clone(),
+        // Another list of borrowed objects would be followed outside of the sandbox.
+        fixed: checkout.map(|checkout| checkout.directory.join(".git/objects/info/alternates")).collect(),
+        visible: visible(draft).into_iter().chain(file_tools.cloned()).chain(borrowed.cloned()).collect(),
         workspaces,
         // Its own sandbox is off inside of ours, so it has no other means for read-only mode.
         must_hold: match (draft.spec.agent, draft.spec.mode) {

@@ -25,6 +25,7 @@ fn setup() -> LaunchSetup {
         private_directory: "/spool/private".into(),
         workspace: WorkspaceFiles::default(),
         tool_timeout: None,
+        checkout: None,
         new_session: NEW.parse().unwrap(),
         host: agents::HostConfig::default(),
     }

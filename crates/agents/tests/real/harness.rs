@@ -134,6 +134,7 @@ impl Harness {
             // The key of the scripted provider, which an operator would pass through.
             pass_on: BTreeSet::from(["SCRIPTED_KEY".to_owned()]),
             private_directory: spool.private(),
+            checkout: None,
             new_session: uuid::Uuid::new_v4().into(),
             host: agents::HostConfig {
                 private_state: Some(self.directory().join("states")),

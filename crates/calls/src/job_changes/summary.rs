@@ -36,6 +36,78 @@ pub struct Changes {
     /// The patch in the format of git, for `git apply`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch_file: Option<String>,
+    /// The private checkout in which the call worked. Omitted if it worked in the worktree of the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkout: Option<PrivateCheckout>,
+}
+
+/// The private checkout of a call, whose changes are not in the worktree of the user until they are applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PrivateCheckout {
+    /// Its directory.
+    pub directory: String,
+    /// The worktree of the user.
+    pub source: String,
+    /// `open`: neither applied nor discarded; `continued`: part of the changes of a later call; `unchanged`, `applied`, `undone` or
+    /// `discarded`: the checkout is removed.
+    pub state: ChangesState,
+    /// The branch with the changes, in the repository of the user, until they are applied or discarded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// The reason why there is no branch. The changes are in the checkout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_published: Option<String>,
+    /// Changed files that other open calls or the user have changed, too, when the call ended; the first 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub collisions: Vec<Collision>,
+    /// Submodules and nested repositories, which are empty or missing in the checkout.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without_content: Vec<String>,
+}
+
+/// The state of the changes that a job made in a private checkout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangesState {
+    /// Neither applied nor discarded. The checkout exists.
+    Open,
+    /// Part of the changes of a later job, which has resumed the session.
+    Continued,
+    /// Nothing has changed. The checkout is removed.
+    Unchanged,
+    /// Merged into the worktree of the user. The checkout and the branch are removed.
+    Applied,
+    /// Applied and then undone.
+    Undone,
+    /// The checkout and the branch were removed.
+    Discarded,
+}
+
+impl ChangesState {
+    /// Returns the serialized name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Continued => "continued",
+            Self::Unchanged => "unchanged",
+            Self::Applied => "applied",
+            Self::Undone => "undone",
+            Self::Discarded => "discarded",
+        }
+    }
+}
+
+/// A file that was also changed elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Collision {
+    /// The path in the worktree.
+    pub path: String,
+    /// The other call. Omitted if the user has changed the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<String>,
+    /// The reason for which the changes cannot be merged with those of the user. Omitted if they can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conflict: Option<String>,
 }
 
 /// A changed file.
@@ -86,6 +158,7 @@ impl From<&ChangeSet> for Changes {
             files_left_out: changes.files.len().saturating_sub(MAX_FILES) as u64,
             files: changes.files.iter().take(MAX_FILES).map(ChangedFile::from).collect(),
             patch_file: None,
+            checkout: None,
         }
     }
 }

@@ -22,7 +22,8 @@ impl JobRunner<'_> {
         if let SessionChoice::Resume(session) = &spec.session {
             keys.push(LockKey::Session(spec.agent, session.clone()));
         }
-        if self.context.settings.one_writer_per_directory && spec.mode == Mode::Execute {
+        let has_directory = self.checkout.is_none() && spec.worktree != Some(true);
+        if has_directory && self.context.settings.one_writer_per_directory && spec.mode == Mode::Execute {
             keys.push(LockKey::directory(&spec.cwd));
         }
         for key in keys {
@@ -31,7 +32,11 @@ impl JobRunner<'_> {
         Ok(())
     }
 
-    async fn acquire_lock(&mut self, key: LockKey, sequence: &RunSequence) -> Result<(), Disposition> {
+    pub(super) async fn acquire_lock(
+        &mut self,
+        key: LockKey,
+        sequence: &RunSequence,
+    ) -> Result<(), Disposition> {
         if self.holds(&key) {
             return Ok(());
         }
@@ -103,7 +108,7 @@ impl JobRunner<'_> {
         }
     }
 
-    fn holds(&self, key: &LockKey) -> bool {
+    pub(super) fn holds(&self, key: &LockKey) -> bool {
         self.guards.iter().any(|guard| guard.key() == key)
     }
 

@@ -56,7 +56,10 @@ impl JobRunner<'_> {
         self.active.publish_end(Arc::clone(&job));
         if self.wait_until_durable(flush).await {
             self.context.recent.insert(job);
-            self.change_recorder().seal().await;
+            // The changes in a private checkout may be continued by another job.
+            if self.checkout.is_none() {
+                self.change_recorder().seal().await;
+            }
         }
     }
 
@@ -109,7 +112,7 @@ impl JobRunner<'_> {
     async fn record_changes(&self) -> Option<Option<JobChanges>> {
         tokio::select! {
             biased;
-            changes = self.change_recorder().take_after() => Some(changes),
+            changes = async { self.publish_checkout(self.change_recorder().take_after().await).await } => Some(changes),
             () = self.context.shutdown.detaching() => None,
         }
     }

@@ -1,5 +1,7 @@
 //! Starts the next run of a job.
 
+use std::path::Path;
+
 use agents::{Launch, RunSequence};
 use model::{ExpectedSession, Failure, FailureKind, JobEnd, NotStartedReason, SessionChoice, Totals};
 use store::{JobFilter, PageRequest};
@@ -24,15 +26,20 @@ impl JobRunner<'_> {
             return Err(Disposition::Detached);
         }
         let has_files = self.flush.is_none();
+        self.prepare_checkout(sequence).await?;
         if self.worktree.is_none() && self.last_run.is_none() {
-            let was_started = has_files && self.files.newest_run().is_some();
-            self.snapshot = self.change_recorder().start_before(&self.job.order.call, was_started);
+            if let Some(checkout) = &self.checkout {
+                let worktrees = &self.context.worktrees;
+                self.worktree = Some(worktrees.enter(&checkout.directory, self.job.id, &self.files));
+            } else {
+                let was_started = has_files && self.files.newest_run().is_some();
+                self.snapshot = self.change_recorder().start_before(&self.job.order.call, was_started);
+            }
         }
         let last = if has_files { self.files.runs().pop() } else { None };
         let number = last.map_or(1, |last| last + 1);
         let directory = self.files.run(number);
-        let checked = self.checked_setup.take().map(|setup| *setup);
-        let launch = self.context.launcher.launch(self.job.id, sequence.spec(), &directory, checked).await;
+        let launch = self.plan_launch(sequence, &directory).await;
         let Launch { plan, session, model } = launch.map_err(|error| failed(launch_failure(&error)))?;
         if let ExpectedSession::Assigned(id) = &session {
             self.lock_session(id);
@@ -78,6 +85,21 @@ impl JobRunner<'_> {
             self.lock_session(session);
         }
         Ok(CurrentRun { number, run, record, started_at: self.context.store.now() })
+    }
+
+    /// Plans the launch of the next run, in the private checkout if the job has one.
+    async fn plan_launch(
+        &mut self,
+        sequence: &RunSequence,
+        directory: &Path,
+    ) -> Result<Launch, CannotLaunch> {
+        let (job, launcher, spec) = (self.job.id, &self.context.launcher, sequence.spec());
+        let Some(checkout) = &self.checkout else {
+            let checked = self.checked_setup.take().map(|setup| *setup);
+            return launcher.launch(job, spec, directory, checked, None).await;
+        };
+        // The setup of the trial launch is about the worktree of the user.
+        launcher.launch(job, &checkout.relocate_call(spec), directory, None, Some(checkout.access())).await
     }
 
     /// Writes the record of a run before its directory exists.

@@ -34,6 +34,7 @@ impl JobService {
     ///
     /// The caller ensures that no other service uses the state directory, so that every earlier owner from there is dead. Must be called
     /// within a tokio runtime.
+    #[expect(clippy::too_many_lines, reason = "it only connects the parts")]
     pub async fn open(settings: Settings) -> Result<Self, CallError> {
         let settings = Arc::new(Settings { supervisor: settings.supervisor.with_fork_server(), ..settings });
         let cannot_use = |source| CallError::State { directory: settings.state.clone(), source };
@@ -74,7 +75,7 @@ impl JobService {
             active: Arc::clone(&active),
             recent: Arc::clone(&recent),
             slots: Arc::clone(&slots),
-            locks,
+            locks: Arc::clone(&locks),
             worktrees: Arc::default(),
             nested: nested.clone(),
             health: Arc::clone(&health),
@@ -103,6 +104,7 @@ impl JobService {
             active: Arc::clone(&active),
             recent: Arc::clone(&recent),
             environments: Arc::clone(&environments),
+            locks,
             shutdown: shutdown.clone(),
         });
         let heartbeat = Heartbeat {

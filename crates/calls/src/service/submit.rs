@@ -1,6 +1,7 @@
 //! Submits calls: validates them, stores them as jobs, and recognizes repeated ones.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use agents::LaunchSetup;
 use model::{CallSpec, Job, JobId, NewJob, SessionChoice, Timestamp};
@@ -8,6 +9,7 @@ use store::{StoreError, Submitted};
 
 use super::JobService;
 use crate::caller_environment::CallerEnvironment;
+use crate::checkouts::{PrepareError, find_session_checkout, find_source};
 use crate::error::CallError;
 use crate::files::JobFiles;
 
@@ -179,6 +181,7 @@ impl JobService {
         for directory in &mut call.add_dirs {
             *directory = self.resolve_directory(directory)?;
         }
+        self.resolve_worktree(&mut call).await?;
         let setup = self.0.launcher.check(&call, environment.as_ref()).await?;
         let order = NewJob {
             task,
@@ -190,6 +193,34 @@ impl JobService {
             ..NewJob::new(call, tool, home)
         };
         Ok((order, setup))
+    }
+
+    /// Decides whether a call works in a private checkout, and checks that it can have one.
+    async fn resolve_worktree(&self, call: &mut CallSpec) -> Result<(), CallError> {
+        let settings = &self.0.settings;
+        let writes = call.requested_preset().writes();
+        if call.worktree.is_none() && call.session == SessionChoice::New && writes {
+            let options = settings.repository_options(&call.cwd);
+            call.worktree = options.filter(|options| options.worktree).map(|_| true);
+        }
+        if call.worktree != Some(true) {
+            return Ok(());
+        }
+        if !writes {
+            return Err(PrepareError::ReadOnly.into());
+        }
+        if let SessionChoice::Resume(session) | SessionChoice::Fork(session) = &call.session {
+            let files_of = |job| self.files(job);
+            let found = find_session_checkout(&self.0.store, session, &call.cwd, files_of).await;
+            return match found {
+                Some(_) => Ok(()),
+                None => Err(PrepareError::SessionOutside { session: session.clone() }.into()),
+            };
+        }
+        let (settings, cwd) = (Arc::clone(settings), call.cwd.clone());
+        let found = tokio::task::spawn_blocking(move || find_source(&settings, &cwd)).await;
+        found.unwrap_or_else(|error| Err(std::io::Error::other(error).into()))?;
+        Ok(())
     }
 
     /// Resolves a directory, unless a link that an agent may have planted leads to it.

@@ -11,6 +11,7 @@ mod identity;
 mod janitor;
 mod killing;
 mod log;
+mod private_checkouts;
 mod rebuild;
 mod recording_changes;
 mod recovering;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         recovering::TESTS,
         rebuild::TESTS,
         recording_changes::TESTS,
+        private_checkouts::TESTS,
         identity::TESTS,
         replaced_files::TESTS,
         store_loss::TESTS,

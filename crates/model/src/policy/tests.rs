@@ -118,6 +118,28 @@ fn hidden_directory_or_home_as_workspace_is_rejected() {
 }
 
 #[test]
+fn checkout_is_the_only_workspace_among_own_files() {
+    let state = Path::new("/home/ana/.local/state/switchboard");
+    let confine = |directory: &str| {
+        let context = PolicyContext {
+            workspaces: vec![state.join(directory)],
+            checkouts: Some(state.join("checkouts")),
+            fixed: vec![state.join("checkouts/1/shop/.git/objects/info/alternates")],
+            guarded: vec![state.to_owned()],
+            ..context()
+        };
+        CallPolicy::from(Preset::Workspace).confine(&context)
+    };
+    for directory in ["", "jobs/1", "checkouts", "checkouts/1"] {
+        assert!(confine(directory).is_err(), "{directory}");
+    }
+    let Policy::Confined(policy) = confine("checkouts/1/shop").unwrap() else { panic!("not confined") };
+    assert!(policy.hidden.contains(&state.to_owned()));
+    assert!(policy.protected.iter().any(|protected| protected.path.ends_with("info/alternates")));
+    confine("checkouts/1/shop/src").unwrap();
+}
+
+#[test]
 fn policy_with_unknown_field_is_rejected() {
     let policy = Policy::Confined(Box::new(confined(Preset::Workspace)));
     let json = serde_json::to_string(&policy).unwrap();

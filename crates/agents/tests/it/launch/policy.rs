@@ -20,6 +20,7 @@ fn at_home() -> LaunchSetup {
         ceiling: CallPolicy::off(),
         expose: vec!["/home/ana/exposed".into()],
         guarded: vec!["/state".into()],
+        checkouts: Some("/state/checkouts".into()),
     };
     LaunchSetup { host, ..setup }
 }
