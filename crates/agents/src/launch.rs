@@ -16,7 +16,9 @@ mod gemini;
 use std::fmt;
 use std::path::Path;
 
-use model::{AgentKind, CallSpec, ExpectedSession, Mode, RunPlan, SessionId, SettingSource, SettingsChoice};
+use model::{
+    AgentKind, CallSpec, ExpectedSession, Limits, Mode, RunPlan, SessionId, SettingSource, SettingsChoice,
+};
 
 pub use error::LaunchError;
 pub(crate) use error::WITH_FILE_TOOLS;
@@ -70,6 +72,12 @@ impl fmt::Display for PromptLimit {
     }
 }
 
+/// The shell of commands.
+const SHELL: &str = "/bin/sh";
+
+/// The private file with the git configuration of a sandboxed run.
+const GIT_CONFIG: &str = "gitconfig";
+
 /// The longest argument. Linux rejects more than 128 KiB, flag and terminating NUL included.
 const MAX_ARGUMENT_BYTES: usize = 120 * 1024;
 
@@ -82,6 +90,17 @@ pub struct Launch {
     pub session: ExpectedSession,
     /// The requested model. `None` if the agent chooses.
     pub model: Option<String>,
+}
+
+impl Launch {
+    /// Turns the plan of an agent into that of a shell command in the same directory and sandbox. Both of its streams are one.
+    pub fn into_command(self, command: &str, limits: Limits) -> RunPlan {
+        let mut plan = self.plan;
+        // The agent's other files can contain secrets.
+        plan.private_files.retain(|name, _| name == GIT_CONFIG);
+        let args = vec!["-c".to_owned(), format!("exec 2>&1\n{command}")];
+        RunPlan { program: SHELL.into(), args, stdin: Vec::new(), limits, ..plan }
+    }
 }
 
 /// Plans the process of a call, or returns the reason why the call cannot run as requested.

@@ -65,6 +65,9 @@ pub struct RunSequence {
     max_resume_attempts: u32,
     /// The number of resumes.
     resumes: u32,
+    /// The number of runs that repair the work of the earlier ones.
+    #[serde(default)]
+    repairs: u32,
     /// The time of backoffs, pauses and lost runs.
     waited: Duration,
     /// The combined outcome of the finished runs.
@@ -94,6 +97,7 @@ impl RunSequence {
             spec,
             max_resume_attempts,
             resumes: 0,
+            repairs: 0,
             waited: Duration::ZERO,
             so_far: None,
         }
@@ -116,6 +120,11 @@ impl RunSequence {
     /// Returns the number of resumes.
     pub fn resumes(&self) -> u32 {
         self.resumes
+    }
+
+    /// Returns the number of repairs.
+    pub fn repairs(&self) -> u32 {
+        self.repairs
     }
 
     /// Returns the combined outcome of the finished runs. `None` before the first.
@@ -168,16 +177,43 @@ impl RunSequence {
         }
         self.resumes += 1;
         self.waited += delay;
-        CONTINUE_PROMPT.clone_into(&mut self.spec.prompt);
+        self.continue_session(session, CONTINUE_PROMPT.to_owned(), left, budget_left);
+        self.so_far = Some(outcome);
+        SequenceStep::Resume { delay }
+    }
+
+    /// Adds a run in which the agent repairs the work of the finished ones, whose combined outcome is given. Returns false if there is no
+    /// session, no time or no budget left.
+    pub fn repair(&mut self, outcome: &Outcome, prompt: String) -> bool {
+        let spent = Duration::from_millis(outcome.duration_ms) + self.waited;
+        let budget_left = self.budget_usd.map(|budget| budget - outcome.cost_usd.unwrap_or(0.0));
+        let (Some(session), Some(left)) = (outcome.session.clone(), left_of(self.wall, spent)) else {
+            return false;
+        };
+        if budget_left.is_some_and(|left| left <= 0.0) {
+            return false;
+        }
+        self.repairs += 1;
+        self.continue_session(session, prompt, left, budget_left);
+        self.so_far = Some(outcome.clone());
+        true
+    }
+
+    fn continue_session(
+        &mut self,
+        session: SessionId,
+        prompt: String,
+        wall: Option<Duration>,
+        budget_usd: Option<f64>,
+    ) {
+        self.spec.prompt = prompt;
         self.spec.session = SessionChoice::Resume(session);
-        self.spec.limits.wall = left;
-        self.spec.max_budget_usd = budget_left;
+        self.spec.limits.wall = wall;
+        self.spec.max_budget_usd = budget_usd;
         if self.spec.agent_name.take().is_some() {
             // The session keeps its named agent, which has all its tools.
             self.spec.tools = ToolChoice::Full;
         }
-        self.so_far = Some(outcome);
-        SequenceStep::Resume { delay }
     }
 
     /// Like [`RunSequence::next`], with a delay that the agent requested, such as until the reset of a quota. Does not count as a

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::{AgentEvent, SessionId, TextPart, Timestamp, Usage};
 
-use crate::wait_reason::WaitReason;
+use crate::wait_reason::{WaitReason, one_line};
 
 /// The maximum length of the activity line.
 const PREVIEW_CHARS: usize = 120;
@@ -120,10 +120,6 @@ impl Activity {
         }
         self.line = one_line(&self.open_text);
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Returns a readable tool name: codex and gemini name their shells after their protocols.

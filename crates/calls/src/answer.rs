@@ -23,7 +23,8 @@ use crate::checkouts::JobCheckout;
 use crate::confinement::{Sandbox, ceiling_note};
 use crate::files::{JobFiles, PAUSE, Stream};
 use crate::job_changes::{Changes, ChangesState, patch_file};
-use crate::metadata::CHANGES;
+use crate::metadata::{CHANGES, VERIFIED};
+use crate::verification::Verification;
 use crate::wait_reason::WaitReason;
 use events::StreamEvents;
 pub use notes::killed_processes_note;
@@ -102,6 +103,9 @@ pub struct Answer {
     /// The changes in the git worktree of the working directory. Omitted outside of one, and for a read-only call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<Changes>,
+    /// The verification of the agent's work, if the call requested one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified: Option<Verification>,
     /// The parts of `output` and `stream_events` that were left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated: Option<Truncated>,
@@ -347,6 +351,9 @@ impl Answer {
                 .and_then(Sandbox::read)
                 .map(|sandbox| sandbox.for_call(&job.order.call)),
             changes: metadata.as_ref().and_then(|metadata| read_changes(metadata, files)),
+            verified: metadata
+                .as_ref()
+                .and_then(|metadata| Verification::deserialize(metadata.get(VERIFIED)?).ok()),
             truncated: None,
             paused_until_ms: match job.progress.state {
                 JobState::Paused { until } => Some(until.as_millis()),

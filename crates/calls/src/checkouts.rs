@@ -26,7 +26,7 @@ use crate::job_changes::{ChangesState, record};
 use crate::settings::Settings;
 
 pub use prepare::PrepareError;
-pub(crate) use prepare::{find_session_checkout, find_source, prepare};
+pub(crate) use prepare::{begin_record, find_session_checkout, find_source, prepare};
 pub(crate) use publish::publish;
 
 /// The description of a checkout.

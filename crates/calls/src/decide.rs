@@ -8,6 +8,7 @@ use agents::{RunSequence, SequenceStep};
 use model::{CallSpec, Deadline, Failure, FailureKind, JobEnd, Outcome, TerminalState, Verdict};
 
 use crate::active::StopReason;
+use crate::verification::{Verification, VerificationState};
 
 /// The next step of a job.
 #[derive(Debug, PartialEq)]
@@ -68,6 +69,61 @@ pub(crate) fn after_run(outcome: Outcome, sequence: &mut RunSequence, facts: Job
     }
 }
 
+/// Returns the step that follows the verification of a successful run, and adds a repair to the sequence.
+pub(crate) fn after_verification(
+    outcome: Outcome,
+    verification: &Verification,
+    sequence: &mut RunSequence,
+    max_repairs: u32,
+    stop: Option<StopReason>,
+) -> NextStep {
+    if verification.state == VerificationState::Passed {
+        return NextStep::finish(outcome);
+    }
+    if stop.is_some() {
+        return NextStep::finish(cancelled(outcome));
+    }
+    let can_repair = verification.state == VerificationState::Failed && sequence.repairs() < max_repairs;
+    if can_repair && sequence.repair(&outcome, repair_prompt(verification)) {
+        return NextStep::Resume { after: Duration::ZERO };
+    }
+    let Verification { command, reason, .. } = verification;
+    let reason = reason.as_deref().unwrap_or_default();
+    let message = match verification.state {
+        VerificationState::NotRun => format!("the work is not verified: {reason}"),
+        _ => format!("the verification `{command}` {reason}"),
+    };
+    let failure = Failure { kind: FailureKind::VerificationFailed, message };
+    NextStep::finish(Outcome { verdict: Verdict::Failed(failure), ..outcome })
+}
+
+/// Returns the prompt for an agent whose work failed the verification.
+fn repair_prompt(verification: &Verification) -> String {
+    let Verification { command, reason, output, restored, .. } = verification;
+    let reason = reason.as_deref().unwrap_or_default();
+    let reverted = match restored.as_slice() {
+        [] => String::new(),
+        files => format!(
+            " These files are protected, and your changes to them were reverted: {}.",
+            files.join(", ")
+        ),
+    };
+    let end = output.as_ref().map(|output| format!(" The end of its output:\n\n{output}"));
+    let end = end.unwrap_or_default();
+    format!("After your work, the command `{command}` {reason}. Fix the cause in your work.{reverted}{end}")
+}
+
+/// Returns the end of a job whose caller expects changes, given the number of changed files if it is known.
+pub(crate) fn with_expected_changes(end: JobEnd, changed_files: Option<usize>) -> JobEnd {
+    if end.how != TerminalState::Completed || changed_files != Some(0) {
+        return end;
+    }
+    let message = "the agent reported success, but changed no file".to_owned();
+    let failure = Failure { kind: FailureKind::NoChanges, message };
+    let outcome = end.outcome.map(|outcome| Outcome { verdict: Verdict::Failed(failure.clone()), ..outcome });
+    JobEnd { how: TerminalState::Failed, failure: Some(failure), outcome, ..end }
+}
+
 /// Returns the step of a job that is stopped while none of its runs is alive.
 pub(crate) fn between_runs(reason: StopReason, sequence: &RunSequence) -> NextStep {
     match reason {
@@ -81,9 +137,16 @@ pub(crate) fn between_runs(reason: StopReason, sequence: &RunSequence) -> NextSt
 
 /// Adds the outcome of earlier runs to an end that no run has caused.
 pub(crate) fn with_earlier_runs(end: JobEnd, sequence: &RunSequence) -> JobEnd {
-    let Some(earlier) = sequence.combined_outcome().filter(|_| end.outcome.is_none()) else { return end };
-    let verdict = end.failure.clone().map_or_else(|| earlier.verdict.clone(), Verdict::Failed);
-    JobEnd { outcome: Some(Outcome { verdict, ..earlier.clone() }), ..end }
+    match sequence.combined_outcome() {
+        Some(earlier) if end.outcome.is_none() => with_outcome(end, earlier),
+        _ => end,
+    }
+}
+
+/// Adds the outcome of the agent to an end that has another cause.
+pub(crate) fn with_outcome(end: JobEnd, outcome: &Outcome) -> JobEnd {
+    let verdict = end.failure.clone().map_or_else(|| outcome.verdict.clone(), Verdict::Failed);
+    JobEnd { outcome: Some(Outcome { verdict, ..outcome.clone() }), has_answer: outcome.has_answer(), ..end }
 }
 
 /// Returns whether the next run was to resume a lost session, which the caller had not asked for.
@@ -225,6 +288,70 @@ mod tests {
             let step = decide(kind.clone(), stop);
             assert_eq!(name(&step), expected, "{kind:?}, {stop:?}");
         }
+    }
+
+    fn verified(state: VerificationState) -> Verification {
+        let spec = model::VerifySpec::new("just test");
+        let output = Some("1 failed".to_owned());
+        Verification { state, output, ..Verification::not_run(&spec, "ended with exit code 1") }
+    }
+
+    #[test]
+    fn verification_decides_whether_the_job_is_completed() {
+        use VerificationState::{Failed, NotRun, Passed};
+        let (completed, failed) = (Some(TerminalState::Completed), Some(TerminalState::Failed));
+        // state, repairs that are allowed, stop reason, step
+        let table = [
+            (Passed, 0, None, ("finish", completed)),
+            (Passed, 0, Some(StopReason::User), ("finish", completed)),
+            (Failed, 0, None, ("finish", failed)),
+            (Failed, 1, None, ("resume", None)),
+            (Failed, 1, Some(StopReason::User), ("finish", Some(TerminalState::Cancelled))),
+            (NotRun, 1, None, ("finish", failed)),
+            (NotRun, 0, Some(StopReason::CancelAll), ("finish", Some(TerminalState::Cancelled))),
+        ];
+        for (state, repairs, stop, expected) in table {
+            let step = after_verification(outcome(None), &verified(state), &mut sequence(), repairs, stop);
+            assert_eq!(name(&step), expected, "{state:?}, {repairs}, {stop:?}");
+            if let NextStep::Finish(end) = step
+                && expected.1 == failed
+            {
+                assert_eq!(end.failure.unwrap().kind, FailureKind::VerificationFailed);
+                assert_eq!(end.outcome.unwrap().text, "text");
+            }
+        }
+    }
+
+    #[test]
+    fn repair_resumes_the_session_with_the_output() {
+        let mut sequence = sequence();
+        let failed = verified(VerificationState::Failed);
+        let step = after_verification(outcome(None), &failed, &mut sequence, 1, None);
+        assert_eq!(step, NextStep::Resume { after: Duration::ZERO });
+        assert_eq!((sequence.repairs(), sequence.elapsed()), (1, Duration::from_secs(1)));
+        assert!(sequence.spec().prompt.ends_with("The end of its output:\n\n1 failed"));
+        assert!(matches!(sequence.spec().session, model::SessionChoice::Resume(_)));
+        let step = after_verification(outcome(None), &failed, &mut sequence, 1, None);
+        assert_eq!(name(&step), ("finish", Some(TerminalState::Failed)));
+    }
+
+    #[test]
+    fn work_without_a_session_is_not_repaired() {
+        let failed = verified(VerificationState::Failed);
+        let without = Outcome { session: None, ..outcome(None) };
+        let step = after_verification(without, &failed, &mut sequence(), 1, None);
+        assert_eq!(name(&step), ("finish", Some(TerminalState::Failed)));
+    }
+
+    #[test]
+    fn success_without_expected_changes_is_a_failure() {
+        let end = |kind| JobEnd::from(outcome(kind));
+        let kind = |end: JobEnd| end.failure.map(|failure| failure.kind);
+        assert_eq!(kind(with_expected_changes(end(None), Some(0))), Some(FailureKind::NoChanges));
+        assert_eq!(kind(with_expected_changes(end(None), Some(1))), None);
+        assert_eq!(kind(with_expected_changes(end(None), None)), None);
+        let failed = with_expected_changes(end(Some(FailureKind::Auth)), Some(0));
+        assert_eq!(kind(failed), Some(FailureKind::Auth));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::identity::DamagedIdentity;
 use crate::job_changes::ChangesState;
 use crate::launcher::CannotLaunch;
 use crate::store_loss::LostJobs;
+use crate::verification::VerifyError;
 
 /// An error of the job service.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +151,9 @@ pub enum CallError {
     /// The call cannot have a private checkout.
     #[error(transparent)]
     Checkout(#[from] PrepareError),
+    /// The verification of the call is invalid.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
     /// The job did not work in a private checkout of its own.
     #[error("job {job} has no private checkout")]
     NoCheckout {
@@ -273,6 +277,7 @@ impl CallError {
                 "a call is recorded if it may write, in a git repository, unless the configuration sets `record_changes = false`".to_owned()
             }
             Self::Checkout(error) => error.hint(),
+            Self::Verify(error) => error.hint(),
             Self::NoCheckout { .. } => {
                 "its changes are in the directory in which it worked; undo takes them back".to_owned()
             }
@@ -317,6 +322,7 @@ impl CallError {
             Self::NoEarlierSession { .. } | Self::SessionElsewhere { .. } => Some("continue_latest"),
             Self::KeyOfAnother { .. } => Some("idempotency_key"),
             Self::Checkout(_) => Some("worktree"),
+            Self::Verify(error) => Some(error.field()),
             Self::NoSuchJob { .. }
             | Self::AlreadyEnded { .. }
             | Self::ChangesMissing { .. }

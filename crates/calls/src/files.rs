@@ -6,6 +6,7 @@
 //! | `output`, `error` | stdout and stderr of the agent: links to the files of the newest run |
 //! | `result.json` | [`crate::Answer`], once the job has ended; written before `status.json` reports the end |
 //! | `runs/1`, `runs/2` … | the spool of each run; `runs/1.json` … are their records |
+//! | `runs/setup`, `runs/verify-1` … | the spools of commands: the setup of a checkout, the verification after a run |
 //! | `record.json` | [`Job`] as in the store, written when the job waits or has run for 50 ms, is detached from, pauses, is requeued or ends |
 //! | `pause.json` | the progress of a paused job |
 //! | `changes/` | the record of the changes in the git worktree (see `changes`) |
@@ -229,6 +230,21 @@ impl JobFiles {
             entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         numbers.sort_unstable();
         numbers
+    }
+
+    /// Returns the spool of a command. Its name is not a number.
+    pub(crate) fn command(&self, name: &str) -> PathBuf {
+        self.directory.join("runs").join(name)
+    }
+
+    /// Returns the spools of the commands.
+    pub(crate) fn commands(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.directory.join("runs")).into_iter().flatten().flatten();
+        let is_command = |entry: &fs::DirEntry| {
+            let name = entry.file_name();
+            name == "setup" || name.to_string_lossy().starts_with("verify-")
+        };
+        entries.filter(is_command).map(|entry| entry.path()).collect()
     }
 
     /// Returns the outputs of all runs in order; none if `output` links to the only one.

@@ -51,6 +51,7 @@ mod slots;
 mod state_place;
 mod store_health;
 mod store_loss;
+mod verification;
 mod wait_reason;
 
 pub use activity::{Activity, describe_wait};
@@ -80,4 +81,5 @@ pub use store::{
 };
 pub use store_loss::{LostJobs, find_lost_jobs};
 pub use supervisor::ProcessInfo;
+pub use verification::{Verification, VerificationState, VerifyError};
 pub use wait_reason::WaitReason;

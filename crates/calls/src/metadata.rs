@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::job_changes::{Changes, JobChanges};
+use crate::verification::Verification;
 
 /// The limit on events from the start, in bytes.
 const HEAD_BYTES: usize = 700 << 10;
@@ -23,6 +24,9 @@ pub(crate) const CHANGES: &str = "changes";
 /// The key of the reason for which they are not recorded.
 pub(crate) const CHANGES_NOT_RECORDED: &str = "changes_not_recorded";
 
+/// The key of the verification of the agent's work.
+pub(crate) const VERIFIED: &str = "verified";
+
 /// Facts about a job's runs that are stored beside its outcome.
 #[derive(Debug, Default)]
 pub(crate) struct JobMetadata {
@@ -30,6 +34,7 @@ pub(crate) struct JobMetadata {
     pub tree: Option<TreeEnd>,
     pub report: Option<RunReport>,
     pub changes: Option<JobChanges>,
+    pub verification: Option<Verification>,
 }
 
 /// Returns the reason for which the changes of a job are not recorded.
@@ -60,6 +65,9 @@ impl JobMetadata {
             Some(JobChanges::NotRecorded { reason }) => {
                 metadata.insert(CHANGES_NOT_RECORDED.to_owned(), reason.as_str().into());
             }
+        }
+        if let Some(verification) = &self.verification {
+            metadata.insert(VERIFIED.to_owned(), serde_json::to_value(verification).ok()?);
         }
         if let Some(EventLog { head, tail, dropped, .. }) = events {
             let events: Vec<&RawValue> = head.iter().chain(tail).map(AsRef::as_ref).collect();

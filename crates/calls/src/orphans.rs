@@ -221,10 +221,10 @@ impl OrphanKeeper {
         let HeldClaim { claim, state, .. } = held;
         tracing::warn!(job = %claim.job, "the job is claimed and not running: requeueing it");
         let files = self.records.files(claim.job);
-        match plan_release(*state, !files.runs().is_empty()) {
+        match plan_release(*state, !files.runs().is_empty() || !files.commands().is_empty()) {
             ReleasePlan::Release => self.release(claim).await,
             ReleasePlan::StopAndRequeue => {
-                runs::stop_newest(&files).await;
+                runs::stop_all(&files).await;
                 self.requeue_or_fail(claim).await;
             }
         }

@@ -8,11 +8,14 @@
 
 mod acquire;
 mod checkout;
+mod command;
 mod finish;
 mod follow;
 mod messages;
 mod start;
+mod verify;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +43,7 @@ use crate::settings::Settings;
 use crate::shutdown::Shutdown;
 use crate::slots::{JobSlot, Slots};
 use crate::store_health::StoreHealth;
+use crate::verification::Verification;
 use crate::wait_reason::WaitReason;
 use messages::{cannot_follow, cannot_write, continue_prompt};
 
@@ -116,6 +120,7 @@ pub(crate) async fn run_job(
         snapshot: None,
         worktree: None,
         checkout: None,
+        verification: None,
         events: EventLog::default(),
         last_run: None,
         model_spoke: false,
@@ -144,7 +149,7 @@ async fn register(context: &RunnerContext, claim: &Claim) -> Arc<ActiveJob> {
 /// Fails a job whose runner panicked, and stops its newest run.
 pub(crate) async fn fail_after_panic(context: &RunnerContext, claim: &Claim) {
     tracing::error!(job = %claim.job, "the task of the job panicked");
-    runs::stop_newest(&context.records.files(claim.job)).await;
+    runs::stop_all(&context.records.files(claim.job)).await;
     let message = "internal error: the job's task panicked; see the daemon's log".to_owned();
     let end = JobEnd::failed(Failure { kind: FailureKind::Internal, message });
     if let Err(error) = context.store.finish(claim, end).await {
@@ -191,6 +196,8 @@ struct JobRunner<'a> {
     worktree: Option<WorktreeGuard>,
     /// The private checkout in which the agent works.
     checkout: Option<JobCheckout>,
+    /// The last verification of the agent's work.
+    verification: Option<Verification>,
     events: EventLog,
     last_run: Option<EndedRun>,
     /// Is true if the model said or did anything in a run that was followed.
@@ -235,7 +242,12 @@ impl JobRunner<'_> {
                 NextStep::Resume { after } => after,
                 NextStep::Finish(end) => {
                     let end = JobEnd { ended_at: Some(ended_at), ..*end };
-                    return Disposition::Finished(Box::new(end));
+                    match self.verify(Box::new(end), &mut sequence).await {
+                        Ok(NextStep::Resume { after }) => after,
+                        Ok(NextStep::Finish(end)) => return Disposition::Finished(end),
+                        Ok(step) => return self.leave(step, &sequence),
+                        Err(disposition) => return add_earlier_runs(disposition, &sequence),
+                    }
                 }
                 step => return self.leave(step, &sequence),
             };
@@ -281,7 +293,7 @@ impl JobRunner<'_> {
         record: RunRecord,
     ) -> Result<(RunSequence, Option<CurrentRun>), Disposition> {
         let sequence = record.sequence.clone();
-        let Some(run) = self.find_run(number).await? else {
+        let Some(run) = self.find_run(&self.files.run(number)).await? else {
             self.slot.release();
             return Ok((sequence, None));
         };
@@ -294,10 +306,9 @@ impl JobRunner<'_> {
     }
 
     /// Finds a run that may be alive; none if it was never started.
-    async fn find_run(&self, number: u32) -> Result<Option<Run>, Disposition> {
-        let directory = self.files.run(number);
+    async fn find_run(&self, directory: &Path) -> Result<Option<Run>, Disposition> {
         loop {
-            let error = match supervisor::attach(&directory).await {
+            let error = match supervisor::attach(directory).await {
                 Ok(run) => return Ok(Some(run)),
                 Err(error) => error,
             };
@@ -305,13 +316,13 @@ impl JobRunner<'_> {
                 self.back_off(&error).await?;
                 continue;
             }
-            let has_supervisor = || !matches!(Spool::at(&directory).is_locked(), Ok(false));
+            let has_supervisor = || !matches!(Spool::at(directory).is_locked(), Ok(false));
             match plan_attach(AttachFailure::from_error(&error, has_supervisor)) {
                 AttachPlan::Restart => return Ok(None),
                 AttachPlan::Retry => self.back_off(&error).await?,
                 AttachPlan::Fail { stop } => {
                     if stop {
-                        self.stop_unreadable(number).await?;
+                        self.stop_unreadable(directory).await?;
                     }
                     return Err(failed(cannot_follow(&error)));
                 }
@@ -320,9 +331,9 @@ impl JobRunner<'_> {
     }
 
     /// Stops a run that can only be found by its directory. Retries until it is known to be gone.
-    async fn stop_unreadable(&self, number: u32) -> Result<(), Disposition> {
+    async fn stop_unreadable(&self, directory: &Path) -> Result<(), Disposition> {
         loop {
-            let directory = self.files.run(number);
+            let directory = directory.to_owned();
             let stopped =
                 tokio::task::spawn_blocking(move || supervisor::stop_unreadable_run(&directory)).await;
             match stopped.map_err(std::io::Error::other).and_then(|stopped| stopped) {

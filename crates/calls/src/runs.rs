@@ -1,5 +1,6 @@
 //! The runs of a job as its directory shows them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use model::{AgentKind, RunState, SessionId};
@@ -23,11 +24,23 @@ pub(crate) fn duration(files: &JobFiles, run: u32) -> Duration {
     }
 }
 
-/// Stops the newest run of a job and waits until its process tree is gone.
-pub(crate) async fn stop_newest(files: &JobFiles) {
-    if let Some(number) = files.runs().last()
-        && let Ok(run) = supervisor::attach(&files.run(*number)).await
-    {
+/// Stops the newest run of a job and its commands, and waits until their process trees are gone.
+pub(crate) async fn stop_all(files: &JobFiles) {
+    if let Some(number) = files.runs().last() {
+        stop(&files.run(*number)).await;
+    }
+    stop_commands(files).await;
+}
+
+/// Stops the commands of a job, and waits until their process trees are gone.
+pub(crate) async fn stop_commands(files: &JobFiles) {
+    for directory in files.commands() {
+        stop(&directory).await;
+    }
+}
+
+async fn stop(directory: &Path) {
+    if let Ok(run) = supervisor::attach(directory).await {
         let _ = run.stop();
         let _ = run.wait().await;
     }

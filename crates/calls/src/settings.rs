@@ -43,6 +43,8 @@ pub struct Settings {
     pub one_writer_per_directory: bool,
     /// Is true if the changes of jobs in git worktrees are recorded.
     pub record_changes: bool,
+    /// The time limit of a command that prepares a checkout or verifies an agent's work.
+    pub command_limit: Duration,
     /// The settings for private checkouts of single repositories.
     pub repositories: Vec<RepositoryOptions>,
     /// The time for which this service counts as alive without a heartbeat.
@@ -133,6 +135,7 @@ impl Settings {
             max_resume_attempts: 5,
             one_writer_per_directory: false,
             record_changes: true,
+            command_limit: Duration::from_mins(10),
             repositories: Vec::new(),
             lease: Duration::from_secs(30),
             lingers: agents::LINGER,

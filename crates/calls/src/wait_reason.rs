@@ -50,6 +50,16 @@ pub enum WaitReason {
         /// The delay.
         delay: Duration,
     },
+    /// A command prepares the private checkout.
+    Setup {
+        /// The command.
+        command: String,
+    },
+    /// A command verifies the work of the agent.
+    Verification {
+        /// The command.
+        command: String,
+    },
 }
 
 impl WaitReason {
@@ -83,8 +93,15 @@ impl fmt::Display for WaitReason {
             Self::Backoff { delay } => {
                 write!(f, "resuming in {} s: the last run used up its turns", delay.as_secs())
             }
+            Self::Setup { command } => write!(f, "preparing the checkout: `{}`", one_line(command)),
+            Self::Verification { command } => write!(f, "verifying: `{}`", one_line(command)),
         }
     }
+}
+
+/// Joins the words of a text on one line.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -114,6 +131,8 @@ mod tests {
                 WaitReason::Backoff { delay: Duration::from_secs(4) },
                 "resuming in 4 s: the last run used up its turns",
             ),
+            (WaitReason::Setup { command: "npm ci".into() }, "preparing the checkout: `npm ci`"),
+            (WaitReason::Verification { command: "just\ntest".into() }, "verifying: `just test`"),
         ] {
             assert_eq!(reason.to_string(), expected);
         }

@@ -128,7 +128,9 @@ mod tests {
             FailureKind::Internal => Some(FailureKind::PolicyViolation),
             FailureKind::PolicyViolation => Some(FailureKind::CheckoutFailed),
             FailureKind::CheckoutFailed => Some(FailureKind::SetupFailed),
-            FailureKind::SetupFailed => not_started(NotStartedReason::ProgramMissing),
+            FailureKind::SetupFailed => Some(FailureKind::VerificationFailed),
+            FailureKind::VerificationFailed => Some(FailureKind::NoChanges),
+            FailureKind::NoChanges => not_started(NotStartedReason::ProgramMissing),
             FailureKind::NotStarted { reason } => match reason {
                 NotStartedReason::ProgramMissing => not_started(NotStartedReason::ProgramNotExecutable),
                 NotStartedReason::ProgramNotExecutable => not_started(NotStartedReason::CwdMissing),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CallPolicy, Limits, Preset, SessionChoice};
+use crate::{CallPolicy, Limits, Preset, SessionChoice, VerifySpec};
 
 /// A coding-agent program that can be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -123,6 +123,12 @@ pub struct CallSpec {
     /// Works in a private checkout of the git repository around [`CallSpec::cwd`]. `None`: as configured for the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<bool>,
+    /// The command that verifies the work of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<VerifySpec>,
+    /// Fails the call if it succeeds without changing a file in the git worktree.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub expect_changes: bool,
     /// A named agent of the vendor (`claude --agent`) with its own prompt and tools.
     #[serde(default)]
     pub agent_name: Option<AgentName>,
@@ -200,6 +206,8 @@ impl CallSpec {
             append_system_prompt: None,
             add_dirs: Vec::new(),
             worktree: None,
+            verify: None,
+            expect_changes: false,
             agent_name: None,
             mcp_servers: Vec::new(),
             settings: SettingsChoice::default(),

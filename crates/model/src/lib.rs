@@ -27,6 +27,7 @@ mod session;
 mod stats;
 mod status;
 mod timestamp;
+mod verify;
 
 pub use agent_state::{AgentState, KeptPath};
 pub use agent_text::{AgentText, RawJson};
@@ -63,3 +64,4 @@ pub use session::{BadSessionId, ExpectedSession, SessionChoice, SessionId};
 pub use stats::{DailyStats, DurationBucket, JobStats};
 pub use status::{LimitClock, ProcessIdentity, RunState, RunStatus, STATUS_VERSION};
 pub use timestamp::Timestamp;
+pub use verify::{MAX_COMMAND_BYTES, MAX_REPAIRS, VerifySpec};

@@ -205,6 +205,10 @@ pub enum FailureKind {
     CheckoutFailed,
     /// The command that prepares a private checkout failed. The agent was not started.
     SetupFailed,
+    /// The agent reported success, but the verification of the caller failed or could not run.
+    VerificationFailed,
+    /// The agent reported success, but changed no file although the caller expects changes.
+    NoChanges,
 }
 
 impl FailureKind {
@@ -235,6 +239,8 @@ impl FailureKind {
             Self::PolicyViolation => "policy_violation",
             Self::CheckoutFailed => "checkout_failed",
             Self::SetupFailed => "setup_failed",
+            Self::VerificationFailed => "verification_failed",
+            Self::NoChanges => "no_changes",
         }
     }
 
@@ -298,6 +304,12 @@ impl FailureKind {
             Self::SetupFailed => {
                 "fix `worktree_setup` of the repository in the configuration, then call again"
             }
+            Self::VerificationFailed if has_session => {
+                "read the end of the command's output in the result, then resume the session to fix the cause"
+            }
+            Self::VerificationFailed => "read the end of the command's output in the result",
+            Self::NoChanges if has_session => "read the answer, then resume the session with a clearer task",
+            Self::NoChanges => "read the answer, then call the agent again with a clearer task",
         }
     }
 }

@@ -196,7 +196,10 @@ fn error(finished: FinishedRequest, failure: Failure) -> ProviderError {
         | FailureKind::SupervisorLost
         | FailureKind::Internal
         | FailureKind::CheckoutFailed
-        | FailureKind::SetupFailed => ProviderError::environment(
+        | FailureKind::SetupFailed
+        // The library runs no verification.
+        | FailureKind::VerificationFailed
+        | FailureKind::NoChanges => ProviderError::environment(
             format!("{agent} CLI could not run: {message}"),
             kind.hint(agent, false),
         ),

@@ -195,6 +195,7 @@ impl Redactor {
             ("idempotency key", idempotency_key.clone().unwrap_or_default()),
             ("working directory", path(&call.cwd)),
             ("model", call.model.clone().unwrap_or_default()),
+            ("verification", call.verify.as_ref().map(|verify| verify.command.clone()).unwrap_or_default()),
             ("agent name", call.agent_name.as_ref().map(AgentName::to_string).unwrap_or_default()),
         ];
         if let SessionChoice::Resume(session) | SessionChoice::Fork(session) = &call.session {

@@ -9,7 +9,7 @@ use model::{
 };
 
 use super::error::NO_SHELL;
-use super::{Draft, LaunchError, gemini, path_text};
+use super::{Draft, GIT_CONFIG, LaunchError, gemini, path_text};
 use crate::LaunchSetup;
 use crate::hosts::required_hosts;
 use crate::state::StateDirectory;
@@ -89,7 +89,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     if let Some(state) = &state {
         draft.variable(state.variable, path_text(&state.variable_value)?);
     }
-    let git_config = PathBuf::from(draft.private_file("gitconfig", draft.setup.workspace.git.to_config())?);
+    let git_config = PathBuf::from(draft.private_file(GIT_CONFIG, draft.setup.workspace.git.to_config())?);
     let home = draft.plan.env.get("HOME").map(PathBuf::from);
     let foreign = home
         .iter()

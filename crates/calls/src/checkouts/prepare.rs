@@ -96,8 +96,8 @@ pub(crate) async fn find_session_checkout(
     Some((checkout, files))
 }
 
-/// Creates the checkout of a job and takes the snapshot before it, or continues in the checkout of an earlier job. The description is
-/// written last: a checkout without one is incomplete, and is replaced.
+/// Creates the checkout of a job, or continues in the checkout of an earlier job. The description is written last: a checkout without one
+/// is incomplete, and is replaced.
 pub(crate) fn prepare(
     settings: &Settings,
     files: &JobFiles,
@@ -115,7 +115,6 @@ pub(crate) fn prepare(
         }
         record(files).continue_from(&record(earlier_files))?;
         let continued = JobCheckout { job, earlier: Some(earlier.job), branch: None, ..earlier.clone() };
-        begin_record(settings, files, &continued)?;
         continued.store(files)?;
         return Ok(continued);
     }
@@ -134,13 +133,16 @@ pub(crate) fn prepare(
     let checkout = JobCheckout { job, earlier, directory, source, without_content, branch, state };
     // A snapshot of an incomplete checkout that was replaced.
     let _ = std::fs::remove_dir_all(files.directory().join(RECORD));
-    begin_record(settings, files, &checkout)?;
     checkout.store(files)?;
     Ok(checkout)
 }
 
-/// Takes the snapshot before the job, unless there is one.
-fn begin_record(settings: &Settings, files: &JobFiles, checkout: &JobCheckout) -> Result<(), PrepareError> {
+/// Takes the snapshot before the agent, unless there is one.
+pub(crate) fn begin_record(
+    settings: &Settings,
+    files: &JobFiles,
+    checkout: &JobCheckout,
+) -> Result<(), PrepareError> {
     files.create()?;
     let repository = GitRepository::find(&checkout.directory)?;
     let repository =

@@ -7,10 +7,14 @@ use model::SessionChoice;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::command::ShellCommand;
+use super::messages::setup_failed;
 use super::{Disposition, JobRunner, failed};
 use crate::checkouts::{self, JobCheckout, PrepareError};
+use crate::decide;
 use crate::job_changes::{JobChanges, PrivateCheckout};
 use crate::locks::LockKey;
+use crate::wait_reason::WaitReason;
 
 /// The time after which a file system counts as hung.
 const LIMIT: Duration = Duration::from_mins(5);
@@ -68,6 +72,37 @@ impl JobRunner<'_> {
         }
         self.checkout = Some(checkout);
         Ok(())
+    }
+
+    /// Runs the operator's command in a new checkout, and takes the snapshot before the agent.
+    pub(super) async fn set_up_checkout(&mut self, sequence: &RunSequence) -> Result<(), Disposition> {
+        let Some(checkout) = self.checkout.clone().filter(|checkout| checkout.belongs_to(self.job.id)) else {
+            return Ok(());
+        };
+        if self.files.newest_run().is_some() {
+            return Ok(());
+        }
+        let options = self.context.settings.repository_options(checkout.source.worktree());
+        let command = options.and_then(|options| options.worktree_setup.clone());
+        if let Some(command) = command.filter(|_| checkout.earlier.is_none()) {
+            let reason = WaitReason::Setup { command: command.clone() };
+            self.active.set_waiting(reason, self.context.store.now());
+            let limit = self.command_limit(sequence);
+            let ended = self.run_command(ShellCommand { name: "setup", command: &command }, sequence).await?;
+            if let Some(reason) = self.active.stop_reason() {
+                return Err(self.leave(decide::between_runs(reason, sequence), sequence));
+            }
+            if let Some(problem) = ended.problem(limit) {
+                return Err(failed(setup_failed(&command, &problem, &ended.output)));
+            }
+        }
+        let (settings, files) = (self.context.settings.clone(), self.files.clone());
+        let begun = spawn_blocking(move || checkouts::begin_record(&settings, &files, &checkout));
+        let begun = match timeout(LIMIT, begun).await {
+            Ok(begun) => begun.unwrap_or_else(|error| Err(std::io::Error::other(error).into())),
+            Err(error) => Err(std::io::Error::from(error).into()),
+        };
+        begun.map_err(|error| failed(error.into()))
     }
 
     /// Publishes the changes of a job in its own checkout.

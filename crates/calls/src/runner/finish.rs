@@ -1,5 +1,6 @@
 //! Stores the disposition of a job.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,10 +8,13 @@ use model::{Job, JobEnd, RunReport, RunState, SandboxReport, TreeEnd};
 use store::{Committed, Finished, FlushTicket, StoreError};
 use supervisor::Spool;
 
-use super::{Disposition, JobRunner};
+use super::{Disposition, EndedRun, JobRunner};
 use crate::claims;
+use crate::decide;
 use crate::job_changes::JobChanges;
 use crate::metadata::JobMetadata;
+use crate::runs;
+use crate::verification::Verification;
 
 /// The delay before a failed write or flush is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -90,13 +94,16 @@ impl JobRunner<'_> {
     }
 
     async fn finish(&self, end: JobEnd) -> Option<Committed<Finished>> {
+        self.stop_commands().await;
         let changes = self.record_changes().await?;
+        let end = self.check_expected_changes(end, changes.as_ref());
         let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
         let metadata = JobMetadata {
             model_spoke: self.model_spoke && !end.has_answer,
             tree: self.tree_end(),
             report: self.report(),
             changes,
+            verification: self.verification.clone().or_else(|| self.missing_verification()),
         };
         let events = self.job.order.expose_stream.then_some(&self.events);
         let has_answer = end.has_answer || self.model_spoke;
@@ -106,6 +113,35 @@ impl JobRunner<'_> {
         }
         let store = &self.context.store;
         self.retry_until_accepted(|| store.commit_end(&self.claim, end.clone())).await.ok()
+    }
+
+    /// Stops the commands of an earlier service that this one has not waited for: the job was cancelled in between.
+    async fn stop_commands(&self) {
+        if self.has_commands() {
+            runs::stop_commands(&self.files).await;
+        }
+    }
+
+    /// Returns the verification of a job whose agent never reported success.
+    fn missing_verification(&self) -> Option<Verification> {
+        let verify = self.job.order.call.verify.as_ref()?;
+        Some(Verification::not_run(verify, "the agent did not report success"))
+    }
+
+    /// Returns whether commands beside the agent may have run.
+    fn has_commands(&self) -> bool {
+        self.job.order.call.verify.is_some() || self.checkout.is_some()
+    }
+
+    fn check_expected_changes(&self, end: JobEnd, changes: Option<&JobChanges>) -> JobEnd {
+        if !self.job.order.call.expect_changes {
+            return end;
+        }
+        let changed_files = match changes {
+            Some(JobChanges::Recorded(changes, _)) => Some(changes.files.len()),
+            Some(JobChanges::NotRecorded { .. }) | None => None,
+        };
+        decide::with_expected_changes(end, changed_files)
     }
 
     /// Records the changes in the worktree. Returns `None` if the service detaches first: the next one records them.
@@ -119,10 +155,11 @@ impl JobRunner<'_> {
 
     /// Returns the least certain end of all process trees of the job.
     fn tree_end(&self) -> Option<TreeEnd> {
-        if let Some(last) = self.last_run.as_ref().filter(|last| last.number == 1 && last.is_newest) {
+        let is_only = |last: &&EndedRun| last.number == 1 && last.is_newest && !self.has_commands();
+        if let Some(last) = self.last_run.as_ref().filter(is_only) {
             return Some(last.report.tree);
         }
-        let end_of = |number: &u32| match Spool::at(self.files.run(*number)).status().ok()??.state {
+        let end_of = |directory: PathBuf| match Spool::at(directory).status().ok()??.state {
             RunState::Ended(report) => Some(report.tree),
             RunState::Running { .. } => None,
         };
@@ -131,7 +168,8 @@ impl JobRunner<'_> {
             TreeEnd::SweptByIdentity => 1,
             TreeEnd::LeftAlive { .. } => 2,
         };
-        self.files.runs().iter().filter_map(end_of).max_by_key(doubt)
+        let runs = self.files.runs().into_iter().map(|number| self.files.run(number));
+        runs.chain(self.files.commands()).filter_map(end_of).max_by_key(doubt)
     }
 
     /// Returns the report of the last run, with the quarantined paths and the counted commits of the earlier ones.

@@ -146,7 +146,7 @@ impl JobRunner<'_> {
     }
 
     /// Logs a stop that failed: an ended run keeps its outcome, and an unreachable one hits its deadline.
-    fn report_stop<T>(&self, stopped: std::io::Result<T>) {
+    pub(super) fn report_stop<T>(&self, stopped: std::io::Result<T>) {
         if let Err(error) = stopped {
             tracing::warn!(job = %self.job.id, %error, "cannot stop the run");
         }

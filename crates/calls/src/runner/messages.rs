@@ -2,6 +2,7 @@
 
 use model::{Deadline, Failure, FailureKind, NotStartedReason};
 
+use crate::launcher::CannotLaunch;
 use crate::locks::LockKey;
 
 /// Returns the prompt for an agent whose run was lost and whose session is resumed.
@@ -54,4 +55,24 @@ pub(super) fn cannot_write(error: &std::io::Error) -> Failure {
 pub(super) fn cannot_follow(error: &dyn std::error::Error) -> Failure {
     let message = format!("cannot follow the run: {}", model::error_chain(error));
     Failure { kind: FailureKind::SpoolFailed, message }
+}
+
+pub(super) fn launch_failure(error: &CannotLaunch) -> Failure {
+    match error {
+        CannotLaunch::NotReady(error) => Failure {
+            kind: FailureKind::NotStarted { reason: NotStartedReason::ProgramMissing },
+            message: format!("{error}; {}", error.hint()),
+        },
+        CannotLaunch::Launch(error) => cannot_start(error, &error.hint()),
+    }
+}
+
+pub(super) fn setup_failed(command: &str, problem: &str, output: &str) -> Failure {
+    let end = if output.is_empty() { String::new() } else { format!("; the end of its output:\n{output}") };
+    Failure { kind: FailureKind::SetupFailed, message: format!("`{command}` {problem}{end}") }
+}
+
+pub(super) fn command_lost(command: &str) -> Failure {
+    let message = format!("the supervisor of `{command}` was killed each time that it was started");
+    Failure { kind: FailureKind::SupervisorLost, message }
 }

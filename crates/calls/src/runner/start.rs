@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use agents::{Launch, RunSequence};
-use model::{ExpectedSession, Failure, FailureKind, JobEnd, NotStartedReason, SessionChoice, Totals};
+use model::{ExpectedSession, JobEnd, SessionChoice, Totals};
 use store::{JobFilter, PageRequest};
-use supervisor::StartError;
+use supervisor::{PreparedRun, Run, StartError};
 
-use super::messages::{cannot_start, cannot_store, cannot_write, supervisor_gone};
+use super::messages::{cannot_start, cannot_store, cannot_write, launch_failure, supervisor_gone};
 use super::{CurrentRun, Disposition, JobRunner, failed};
 use crate::decide;
 use crate::files::PAUSE;
@@ -27,6 +27,7 @@ impl JobRunner<'_> {
         }
         let has_files = self.flush.is_none();
         self.prepare_checkout(sequence).await?;
+        self.set_up_checkout(sequence).await?;
         if self.worktree.is_none() && self.last_run.is_none() {
             if let Some(checkout) = &self.checkout {
                 let worktrees = &self.context.worktrees;
@@ -61,6 +62,19 @@ impl JobRunner<'_> {
             // Not before this point: if the run is discarded, the next service continues from this file.
             self.files.remove(PAUSE);
         }
+        let run = self.start_prepared(prepared, &directory).await?;
+        if let Some(session) = record.session.known() {
+            self.lock_session(session);
+        }
+        Ok(CurrentRun { number, run, record, started_at: self.context.store.now() })
+    }
+
+    /// Starts a prepared run. One that was started is found even if the reply of its supervisor was lost.
+    pub(super) async fn start_prepared(
+        &self,
+        prepared: PreparedRun<'_>,
+        directory: &Path,
+    ) -> Result<Run, Disposition> {
         let started = tokio::select! {
             // A run that has started must be known before the service detaches from it.
             biased;
@@ -68,27 +82,23 @@ impl JobRunner<'_> {
             // The next service finds the run if it was started.
             () = self.context.shutdown.detaching() => return Err(Disposition::Detached),
         };
-        let run = match started {
-            Ok(run) => run,
+        match started {
+            Ok(run) => Ok(run),
             // The supervisor may be running all the same.
             Err(error @ (StartError::Listen(_) | StartError::Attach(_))) => {
-                let found = self.find_run(number).await?;
-                found.ok_or_else(|| failed(cannot_start(&error, error.hint())))?
+                let found = self.find_run(directory).await?;
+                found.ok_or_else(|| failed(cannot_start(&error, error.hint())))
             }
             Err(error @ StartError::GaveUp { .. }) => {
                 let end = JobEnd::failed(supervisor_gone(&error));
-                return Err(Disposition::Interrupted(Box::new(end)));
+                Err(Disposition::Interrupted(Box::new(end)))
             }
-            Err(error) => return Err(failed(cannot_start(&error, error.hint()))),
-        };
-        if let Some(session) = record.session.known() {
-            self.lock_session(session);
+            Err(error) => Err(failed(cannot_start(&error, error.hint()))),
         }
-        Ok(CurrentRun { number, run, record, started_at: self.context.store.now() })
     }
 
     /// Plans the launch of the next run, in the private checkout if the job has one.
-    async fn plan_launch(
+    pub(super) async fn plan_launch(
         &mut self,
         sequence: &RunSequence,
         directory: &Path,
@@ -109,7 +119,7 @@ impl JobRunner<'_> {
     }
 
     /// Waits until the job's row is durable: a power cut must not leave an agent's work without its job.
-    async fn flush_row(&mut self) -> Result<(), Disposition> {
+    pub(super) async fn flush_row(&mut self) -> Result<(), Disposition> {
         let Some(flush) = self.flush.take() else { return Ok(()) };
         flush.flushed().await.map_err(|error| failed(cannot_store(&error)))
     }
@@ -125,15 +135,5 @@ impl JobRunner<'_> {
         let page = store.list(&filter, PageRequest { limit: 10, before: None }).await.ok()?;
         let earlier = page.jobs.iter().find(|job| job.completed_at.is_some() && job.id != self.job.id)?;
         store.get(earlier.id).await.ok()??.outcome?.session_totals
-    }
-}
-
-fn launch_failure(error: &CannotLaunch) -> Failure {
-    match error {
-        CannotLaunch::NotReady(error) => Failure {
-            kind: FailureKind::NotStarted { reason: NotStartedReason::ProgramMissing },
-            message: format!("{error}; {}", error.hint()),
-        },
-        CannotLaunch::Launch(error) => cannot_start(error, &error.hint()),
     }
 }

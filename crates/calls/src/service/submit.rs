@@ -12,6 +12,7 @@ use crate::caller_environment::CallerEnvironment;
 use crate::checkouts::{PrepareError, find_session_checkout, find_source};
 use crate::error::CallError;
 use crate::files::JobFiles;
+use crate::verification::{self, VerifyError};
 
 /// A call and the options of its submission.
 #[derive(Debug, Clone, PartialEq)]
@@ -181,7 +182,9 @@ impl JobService {
         for directory in &mut call.add_dirs {
             *directory = self.resolve_directory(directory)?;
         }
+        verification::check(&call)?;
         self.resolve_worktree(&mut call).await?;
+        self.check_changes_recorded(&call).await?;
         let setup = self.0.launcher.check(&call, environment.as_ref()).await?;
         let order = NewJob {
             task,
@@ -221,6 +224,25 @@ impl JobService {
         let found = tokio::task::spawn_blocking(move || find_source(&settings, &cwd)).await;
         found.unwrap_or_else(|error| Err(std::io::Error::other(error).into()))?;
         Ok(())
+    }
+
+    /// Rejects a call with an option that needs its recorded changes, if they cannot be recorded.
+    async fn check_changes_recorded(&self, call: &CallSpec) -> Result<(), CallError> {
+        let Some(what) = verification::needs_changes(call) else { return Ok(()) };
+        if call.worktree == Some(true) {
+            return Ok(());
+        }
+        let reason = if !self.0.settings.record_changes {
+            Some("`record_changes` is off in the configuration".to_owned())
+        } else if !call.requested_preset().writes() {
+            Some("the call is read-only".to_owned())
+        } else {
+            let (settings, cwd) = (Arc::clone(&self.0.settings), call.cwd.clone());
+            let found = tokio::task::spawn_blocking(move || find_source(&settings, &cwd)).await;
+            let found = found.unwrap_or_else(|error| Err(std::io::Error::other(error).into()));
+            found.err().map(|error| error.to_string())
+        };
+        reason.map_or(Ok(()), |reason| Err(VerifyError::NotRecorded { what, reason }.into()))
     }
 
     /// Resolves a directory, unless a link that an agent may have planted leads to it.

@@ -20,6 +20,7 @@ mod resuming;
 mod sharing;
 mod store_loss;
 mod submitting;
+mod verifying;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         rebuild::TESTS,
         recording_changes::TESTS,
         private_checkouts::TESTS,
+        verifying::TESTS,
         identity::TESTS,
         replaced_files::TESTS,
         store_loss::TESTS,
