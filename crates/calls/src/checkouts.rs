@@ -103,6 +103,11 @@ impl JobCheckout {
         (owner != self.job).then_some(owner)
     }
 
+    /// Returns whether a branch with the changes was created.
+    pub fn is_published(&self) -> bool {
+        self.branch.as_ref().is_some_and(|branch| branch.commit.is_some())
+    }
+
     /// Returns whether the job owns the checkout, and not only looks at that of another one.
     pub fn belongs_to(&self, job: JobId) -> bool {
         self.job == job

@@ -93,10 +93,16 @@ impl Janitor {
         }
     }
 
-    /// Removes the private checkouts of expired jobs. The branches with the changes stay in the repositories of the user.
+    /// Removes the private checkouts of expired jobs. The branches with the changes stay in the repositories of the user; a checkout with
+    /// changes that could not be published stays, too.
     async fn remove_checkouts_of(&self, expired: &[JobId]) {
         for checkout in self.list_checkouts().await.into_iter().flatten() {
-            if expired.contains(&checkout.job) {
+            if !expired.contains(&checkout.job) {
+                continue;
+            }
+            if checkout.state == ChangesState::Open && !checkout.is_published() {
+                tracing::warn!(job = %checkout.job, directory = %checkout.directory.display(), "keeping the changes of an expired job: they are in no branch");
+            } else {
                 tracing::info!(job = %checkout.job, branch = ?checkout.branch, "removing the private checkout of an expired job");
                 self.remove_checkout(checkout.directory.clone(), move || checkout.remove()).await;
             }

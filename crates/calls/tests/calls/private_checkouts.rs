@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use calls::{
     Answer, ApplyRequest, CallError, CallRequest, ChangesState, Direction, FileSelection, JobService,
@@ -11,7 +12,7 @@ use calls::{
 use model::{JobId, Mode, SessionChoice};
 use testkit::{eventually, tests};
 
-use crate::harness::{Harness, answered, close, ended, wait_for_line};
+use crate::harness::{Harness, LONG, answered, close, ended, wait_for_line};
 
 tests![
     job_in_a_checkout_leaves_the_worktree_untouched,
@@ -46,6 +47,8 @@ tests![
     lost_run_continues_in_its_checkout,
     leftover_checkouts_are_removed_by_the_next_service,
     diff_selects_files_by_the_directory_of_the_user,
+    expired_checkout_is_removed_and_its_branch_stays,
+    unpublished_changes_outlive_their_job,
 ];
 
 /// Creates a repository with a commit, a modified and an untracked file.
@@ -646,5 +649,47 @@ fn diff_selects_files_by_the_directory_of_the_user() {
         assert_eq!(absolute.files, by_base.files);
         assert_eq!(answer.error.map(|error| error.kind), None::<String>);
         close(&service).await;
+    });
+}
+
+/// Runs two jobs in checkouts, of which the first expires, and waits until it is removed. Returns its answer.
+async fn expire(harness: &Harness) -> Answer {
+    let service = harness.open_with(|settings| settings.retention.max_count = Some(1)).await;
+    let first = answered(&service, request(harness, "write 1.txt 1\nanswer done")).await;
+    answered(&service, request(harness, "answer done")).await;
+    // The first sweep comes a minute after the start, so the clock is advanced.
+    tokio::time::timeout(LONG, async {
+        while harness.state().join("jobs").join(&first.job_id).exists() {
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            tokio::time::resume();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("the job is still there");
+    service.close(ShutdownMode::Detach).await;
+    first
+}
+
+fn expired_checkout_is_removed_and_its_branch_stays() {
+    Harness::run_with_own_clock(async |harness| {
+        let root = create_repository(harness);
+        let expired = expire(harness).await;
+        let branch = checkout(&expired).branch.clone().unwrap();
+        assert_eq!(git(&root, &["show", &format!("{branch}:1.txt")]), "1");
+        assert_eq!(places(harness), 0);
+    });
+}
+
+fn unpublished_changes_outlive_their_job() {
+    Harness::run_with_own_clock(async |harness| {
+        let root = create_repository(harness);
+        // No branch can be below this one.
+        git(&root, &["branch", "switchboard"]);
+        let expired = expire(harness).await;
+        let checkout = checkout(&expired);
+        assert!(checkout.branch.is_none() && checkout.not_published.is_some(), "{checkout:?}");
+        assert_eq!(read(Path::new(&checkout.directory).join("1.txt")), "1");
     });
 }
