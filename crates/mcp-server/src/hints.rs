@@ -1,8 +1,9 @@
 //! Hints for MCP clients: they name tools and parameters, never a command or a flag of the command line.
 
 use agents::LaunchError;
-use calls::{Answer, CallError, Problem};
+use calls::{Answer, CallError, ChangesState, PrivateCheckout, Problem};
 use model::NotStartedReason;
+use render::text::format_count;
 
 /// Returns the remedy for an error.
 pub(crate) fn call_error_hint(error: &CallError) -> String {
@@ -41,7 +42,8 @@ pub(crate) fn call_error_hint(error: &CallError) -> String {
     }
 }
 
-/// Replaces the parts of an answer that mention the command line, and adds the next step to the note of an unfinished job.
+/// Replaces the parts of an answer that mention the command line, and adds the next step to the note: for an unfinished job, and for
+/// changes in a private checkout.
 pub(crate) fn adapt_answer(mut answer: Answer) -> Answer {
     if let Some(problem) = &mut answer.error {
         problem.message = without_flags(&problem.message);
@@ -54,7 +56,27 @@ pub(crate) fn adapt_answer(mut answer: Answer) -> Answer {
         let note = answer.note.take().unwrap_or_else(|| answer.status.as_str().to_owned());
         answer.note = Some(format!("{note}; wait for it with call_wait, or stop it with call_cancel"));
     }
+    let checkout = answer.changes.as_ref().and_then(|changes| changes.checkout.as_ref());
+    if let Some(next) = checkout.and_then(checkout_note) {
+        let earlier = answer.note.map(|note| format!("{note}; ")).unwrap_or_default();
+        answer.note = Some(format!("{earlier}{next}; review them with call_changes"));
+    }
     answer
+}
+
+/// Returns the next step for changes that are neither applied nor discarded.
+pub(crate) fn checkout_note(checkout: &PrivateCheckout) -> Option<String> {
+    if checkout.state != ChangesState::Open {
+        return None;
+    }
+    let collisions = match u32::try_from(checkout.collisions.len()).unwrap_or(u32::MAX) {
+        0 => String::new(),
+        count => format!("; {}: see checkout.collisions", format_count(count, "collision", "collisions")),
+    };
+    Some(format!(
+        "the changes are in a private checkout and not yet in `{}`: the user applies or discards them{collisions}",
+        checkout.source
+    ))
 }
 
 /// Returns the remedy for a failed job whose own hint names a command.

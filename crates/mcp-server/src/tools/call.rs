@@ -77,6 +77,8 @@ pub(super) struct CallParameters {
     system_prompt: Option<String>,
     /// Additional directories the agent may work in, written like `cwd`.
     add_dirs: Option<Vec<String>>,
+    /// `true`: the agent works in a private checkout of its git repository, with your uncommitted files, so that calls at the same time do not disturb each other. Its changes wait there and on a branch until they are applied or discarded. `false`: it works in the directory itself. Default: set by the operator for the repository, else `false`.
+    worktree: Option<bool>,
     /// Named agent of the vendor, with its own prompt and tools (Claude Code's custom agents).
     agent_name: Option<String>,
     /// Maximum number of turns. When it is reached, the call fails with `max_turns`. Without it, a call that runs into the agent's own limit is resumed automatically.
@@ -224,6 +226,7 @@ impl CallTool {
             policy,
             system_prompt: given.system_prompt,
             add_dirs,
+            worktree: given.worktree,
             agent_name: given.agent_name.as_deref().map(parse_agent_name).transpose()?,
             tool_timeout,
             max_turns: given.max_turns,

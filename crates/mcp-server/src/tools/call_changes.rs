@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::definition::{Effect, ToolRequest, define_tool};
 use crate::rejection::ToolRejection;
-use crate::{job_ids, results};
+use crate::{hints, job_ids, results};
 
 pub(super) const NAME: &str = "call_changes";
 const DESCRIPTION: &str = "Get the files that a job changed in the git worktree of its directory, with the patch. Use it to review the work of an \
@@ -68,6 +68,8 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
     let limit = usize::try_from(max_chars.unwrap_or(MAX_CHARS)).unwrap_or(usize::MAX);
     let (patch, left_out) = truncate(&text, limit);
     let mut changes = Changes::from(&change_set);
+    // The state of the checkout is not part of the record.
+    changes.checkout = service.answer(job).await?.changes.and_then(|changes| changes.checkout);
     changes.patch_file = Some(service.patch_file(job).to_string_lossy().into_owned());
     let result = ChangesResult {
         job_id: job.to_string(),
@@ -76,6 +78,10 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
         changes,
     };
     let gap = if left_out == 0 { String::new() } else { format!("\n[{left_out} characters left out]") };
-    let text = format!("job {job} {}\n\n{}{gap}", results::describe_changes(&result.changes), result.patch);
+    let checkout = result.changes.checkout.as_ref();
+    let note = checkout.and_then(hints::checkout_note);
+    let note = note.map(|note| format!("\n{note}")).unwrap_or_default();
+    let text =
+        format!("job {job} {}{note}\n\n{}{gap}", results::describe_changes(&result.changes), result.patch);
     Ok(results::tool_result(&result, text).into())
 }

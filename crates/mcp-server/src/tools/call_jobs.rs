@@ -1,7 +1,9 @@
 //! `call_jobs`: lists jobs.
 
-use calls::{JobFilter, JobStatus, JobSummary, PageRequest};
-use model::{StateName, Timestamp};
+use std::collections::BTreeSet;
+
+use calls::{CallError, JobFilter, JobService, JobStatus, JobSummary, PageRequest};
+use model::{JobId, StateName, Timestamp};
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,7 +16,7 @@ use crate::results::{self, format_timestamp};
 pub(super) const NAME: &str = "call_jobs";
 const DESCRIPTION: &str = "List jobs, newest first: id, status, tool, task, working directory, session and the start of the prompt. Use it to \
     find a job whose id you no longer have, or to see which jobs are still running. Get the answer of a job with call_status.";
-pub(super) const HOWTO: &str = "Examples:\n- {\"status_filter\": \"running\"}\n- {\"tool_name\": \"call_codex\", \"limit\": 5}\n\
+pub(super) const HOWTO: &str = "Examples:\n- {\"status_filter\": \"running\"}\n- {\"tool_name\": \"call_codex\", \"limit\": 5}\n- {\"open_changes\": true}\n\
     `total` counts all matching jobs, also those beyond the limit. The list covers the jobs of all clients of this user.";
 
 const DEFAULT_LIMIT: u64 = 20;
@@ -30,6 +32,9 @@ pub(super) struct JobsParameters {
     status_filter: Option<String>,
     /// Only jobs that were submitted with this tool, such as `call_cc`.
     tool_name: Option<String>,
+    /// Only ended jobs whose changes in a private checkout are neither applied nor discarded.
+    #[serde(default)]
+    open_changes: bool,
 }
 
 /// The matching jobs.
@@ -106,7 +111,7 @@ pub(super) fn tool() -> Tool {
 }
 
 pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
-    let JobsParameters { limit, status_filter, tool_name } = request.parse_arguments()?;
+    let JobsParameters { limit, status_filter, tool_name, open_changes } = request.parse_arguments()?;
     let limit = limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(ToolRejection::for_field(
@@ -119,11 +124,33 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
     let filter =
         JobFilter { states, tool: tool_name.map(|name| name.trim().to_owned()), ..JobFilter::default() };
     let service = &request.client.service;
-    let page = PageRequest { limit: u32::try_from(limit).unwrap_or(u32::MAX), before: None };
-    let jobs = service.list(&filter, page).await?.jobs.into_iter().map(JobEntry::from).collect();
-    let jobs = JobList { jobs, total: service.count(&filter).await? };
+    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+    let (jobs, total) = if open_changes {
+        let mut jobs = list_open(service, &filter).await?;
+        let total = jobs.len() as u64;
+        jobs.truncate(limit as usize);
+        (jobs, total)
+    } else {
+        let jobs = service.list(&filter, PageRequest { limit, before: None }).await?.jobs;
+        (jobs, service.count(&filter).await?)
+    };
+    let jobs = JobList { jobs: jobs.into_iter().map(JobEntry::from).collect(), total };
     let text = text(&jobs, service.now());
     Ok(results::tool_result(&jobs, text).into())
+}
+
+/// Lists the ended jobs with open changes, newest first. The store does not know the state of changes.
+async fn list_open(service: &JobService, filter: &JobFilter) -> Result<Vec<JobSummary>, CallError> {
+    let open = service.open_changes().await?.into_iter().filter(|changes| changes.has_ended);
+    let open: BTreeSet<JobId> = open.map(|changes| changes.job).collect();
+    let mut jobs = Vec::new();
+    for job in open.into_iter().rev() {
+        // The newest matching job up to this one: this job, unless it does not match.
+        let next = JobId::from_uuid(uuid::Uuid::from_u128(job.as_uuid().as_u128().saturating_add(1)));
+        let page = service.list(filter, PageRequest { limit: 1, before: Some(next) }).await?;
+        jobs.extend(page.jobs.into_iter().filter(|found| found.id == job));
+    }
+    Ok(jobs)
 }
 
 /// Returns the states of a status. An interrupted job is being recovered and counts as running.

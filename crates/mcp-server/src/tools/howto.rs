@@ -31,6 +31,9 @@ Resuming: pass the session_id of an answer as resume_session_id (with the same c
 Inspecting: call_status returns the answer, call_output the agent's output, call_changes the changed files with a patch, call_jobs a list. The same data is available as \
 resources: switchboard://jobs/{id}, switchboard://jobs/{id}/output, switchboard://jobs/{id}/error.
 
+Calls at the same time: with `worktree: true`, each works in a private checkout of the git repository. Its changes are not in the \
+worktree of the user until the user applies them.
+
 Files: status_file, output_file and error_file of an answer can be read or followed with `tail -f`; result.json in the same directory \
 contains the final answer.
 

@@ -15,6 +15,7 @@ mod harness;
 mod http;
 mod jobs;
 mod pressure;
+mod private_checkouts;
 mod reference;
 mod sdks;
 mod stdio_server;
@@ -53,6 +54,7 @@ fn trials() -> Vec<Trial> {
         http::TESTS,
         jobs::TESTS,
         pressure::TESTS,
+        private_checkouts::TESTS,
         reference::TESTS,
         tasks::TESTS,
         tools::TESTS,

@@ -64,7 +64,10 @@ fn structured_content_matches_its_schema() {
         create_repository(&harness.work());
         let prompt = "@rehearse write b.txt new\n@rehearse answer done";
         let job = client
-            .call_tool_ok("call_rehearsal", json!({ "prompt": prompt, "expose_stream": true }))
+            .call_tool_ok(
+                "call_rehearsal",
+                json!({ "prompt": prompt, "expose_stream": true, "worktree": true }),
+            )
             .await["job_id"]
             .clone();
         let running = client
