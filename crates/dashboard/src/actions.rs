@@ -1,4 +1,4 @@
-//! The actions of a visitor: log in, log out, cancel a job, run it again.
+//! The actions of a visitor: log in, log out, cancel a job, run it again. See `restore` for those on changes.
 //!
 //! Each change needs the visitor's form token in addition to the cookie. `auth` has already checked the origin.
 
@@ -59,6 +59,8 @@ pub(crate) async fn login(
 #[serde(default)]
 pub(crate) struct FormFields {
     token: String,
+    /// Writes conflicts into the files.
+    pub markers: bool,
 }
 
 impl FormFields {
@@ -70,7 +72,7 @@ impl FormFields {
     }
 
     /// Checks the token and parses the job id.
-    fn parse_job(&self, job: &str, visitor: &WebVisitor) -> Result<JobId, PageRejection> {
+    pub fn parse_job(&self, job: &str, visitor: &WebVisitor) -> Result<JobId, PageRejection> {
         self.check(visitor)?;
         job.parse().map_err(|_| PageRejection::not_found("Job not found", "all jobs are at `/`"))
     }

@@ -67,7 +67,7 @@ pub(crate) async fn show(
     let seen =
         timeout(PROCESSES_TIMEOUT, context.service().processes(job.id)).await.unwrap_or(Ok(Vec::new()));
     let running = if job.completed_at.is_none() { seen? } else { Vec::new() };
-    let changes = changes::section(context.service(), job.id, &answer).await;
+    let changes = changes::section(context.service(), job.id, &answer, &visitor).await;
     let first = job.order.call.prompt.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let head = to_one_line(first, 120);
     let main = html! {
@@ -196,16 +196,7 @@ fn stderr(job: &Job, snapshot: &TranscriptSnapshot) -> Markup {
 /// Renders the actions. Each asks for confirmation, also without the script.
 fn actions(job: &Job, visitor: &WebVisitor) -> Markup {
     let action = |verb: &str, name: &str, question: &str, class: &str| {
-        html! {
-            details.action {
-                summary class={ "button " (class) } { (name) "…" }
-                form method="post" action={ "/jobs/" (job.id) "/" (verb) } {
-                    p { (question) }
-                    (page::form_token(visitor))
-                    button type="submit" class=(class) { (name) }
-                }
-            }
-        }
+        page::confirmed_action(visitor, &format!("/jobs/{}/{verb}", job.id), name, question, class)
     };
     html! {
         div.actions {

@@ -20,6 +20,7 @@ mod page;
 mod plot;
 mod processes;
 mod rejection;
+mod restore;
 pub mod stats;
 mod transcript;
 
@@ -178,6 +179,10 @@ impl Dashboard {
             .route("/jobs/{job}/patch", get(changes::patch))
             .route("/jobs/{job}/cancel", post(actions::cancel))
             .route("/jobs/{job}/retry", post(actions::retry))
+            .route("/jobs/{job}/apply", post(restore::apply))
+            .route("/jobs/{job}/discard", post(restore::discard))
+            .route("/jobs/{job}/undo", post(restore::undo))
+            .route("/jobs/{job}/redo", post(restore::redo))
             .route("/logout", post(actions::logout))
             .route_layer(from_fn_with_state(context.clone(), auth::require_login));
         let public = Router::new()

@@ -109,6 +109,26 @@ pub(crate) fn form_token(visitor: &WebVisitor) -> Markup {
     html! { input type="hidden" name="token" value=(visitor.form_token); }
 }
 
+/// Renders a form with one button behind a button that opens it, as the confirmation. Needs no script.
+pub(crate) fn confirmed_action(
+    visitor: &WebVisitor,
+    url: &str,
+    name: &str,
+    question: &str,
+    class: &str,
+) -> Markup {
+    html! {
+        details.action {
+            summary class={ "button " (class) } { (name) "…" }
+            form method="post" action=(url) {
+                p { (inline_code(question)) }
+                (form_token(visitor))
+                button type="submit" class=(class) { (name) }
+            }
+        }
+    }
+}
+
 /// Returns the label of a state. Its color and mark carry no further information.
 pub(crate) fn state_chip(state: StateName) -> Markup {
     html! { span class={ "chip is-" (state.as_str()) } { (state.as_str()) } }

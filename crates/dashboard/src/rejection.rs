@@ -52,7 +52,13 @@ impl From<CallError> for PageRejection {
     fn from(error: CallError) -> Self {
         let status = match &error {
             CallError::NoSuchJob { .. } | CallError::ChangesMissing { .. } => StatusCode::NOT_FOUND,
-            CallError::AlreadyEnded { .. } => StatusCode::CONFLICT,
+            CallError::AlreadyEnded { .. }
+            | CallError::Checkout(_)
+            | CallError::NoCheckout { .. }
+            | CallError::ChangesState { .. }
+            | CallError::Continued { .. }
+            | CallError::StillRunning { .. }
+            | CallError::WorktreeInUse { .. } => StatusCode::CONFLICT,
             CallError::Closing => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };

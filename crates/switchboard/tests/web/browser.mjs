@@ -4,7 +4,7 @@
 // for the agents) and ARTEFACTS (a folder for pictures). Ends with 0 when everything was as the scene says.
 import { execFileSync } from "node:child_process";
 import { createRequire } from "node:module";
-import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import assert from "node:assert/strict";
 
@@ -21,6 +21,16 @@ const place = (prompt, task = "demo") =>
 const play = (prompt, task) => {
   const job = place(prompt, task);
   try { run("wait", job); } catch { /* How it ended is told by its exit code. */ }
+  return job;
+};
+// Plays a job in a private checkout.
+const playInCheckout = (prompt) => {
+  const send = (id, method, params) => JSON.stringify({ jsonrpc: "2.0", id, method, params }) + "\n";
+  const lines = send(0, "initialize", { protocolVersion: "2025-06-18", capabilities: {}, clientInfo: { name: "t", version: "1" } }) +
+    send(1, "tools/call", { name: "call_rehearsal", arguments: { prompt, cwd: WORK, worktree: true } });
+  const answers = execFileSync(SWITCHBOARD, ["mcp"], { env: { SWITCHBOARD_HOME }, encoding: "utf8", input: lines });
+  const job = JSON.parse(answers.trim().split("\n").pop()).result.structuredContent.job_id;
+  run("wait", job);
   return job;
 };
 
@@ -163,6 +173,63 @@ const scenes = {
     await page.waitForURL((at) => isAnother(at, job));
     run("cancel", new URL(page.url()).pathname.split("/").pop());
     nothingWrong(page);
+  },
+
+  async changes() {
+    mkdirSync(SWITCHBOARD_HOME, { recursive: true, mode: 0o700 });
+    writeFileSync(join(SWITCHBOARD_HOME, "config.toml"), "rehearsal = true\n");
+    const git = (...args) => execFileSync("git", ["-c", "user.name=Ana", "-c", "user.email=ana@example.org", ...args], { cwd: WORK });
+    mkdirSync(join(WORK, "src"));
+    writeFileSync(join(WORK, "src/basket.rs"), "pub fn total(items: &[Item]) -> u64 {\n    items.len() as u64\n}\n");
+    git("init", "-q", "-b", "main");
+    git("add", "-A");
+    git("commit", "-q", "-m", "first");
+    const first = playInCheckout("Count the items of the basket by their price\n@rehearse write src/basket.rs \"pub fn total(items: &[Item]) -> u64 {\\n    items.iter().map(|item| item.price).sum()\\n}\\n\"\n@rehearse write notes.md by price\n@rehearse answer Done.");
+    const second = playInCheckout("Document the basket\n@rehearse write src/basket.rs \"/// Returns the total.\\npub fn total(items: &[Item]) -> u64 {\\n    items.len() as u64 + 0\\n}\\n\"\n@rehearse answer Done.");
+    for (const [name, options] of [
+      ["light", { colorScheme: "light" }], ["dark", { colorScheme: "dark" }],
+      ["narrow", { viewport: { width: 380, height: 760 }, deviceScaleFactor: 2, hasTouch: true }],
+    ]) {
+      const page = await visit(options);
+      await go(page, `/jobs/${second}`);
+      await has(page, ".collisions", "src/basket.rs");
+      await page.locator(".changes .action summary", { hasText: "Apply" }).click();
+      const whole = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+      assert.ok(whole <= 0, `${name} is ${whole} too wide`);
+      await picture(page, `open-changes-${name}`);
+      nothingWrong(page);
+    }
+    const page = await visit();
+    await go(page, `/jobs/${first}`);
+    assert.ok(await page.getByRole("button", { name: "Apply", exact: true }).isHidden(), "it asks first");
+    await page.locator(".changes .action summary", { hasText: "Apply" }).click();
+    await page.getByRole("button", { name: "Apply", exact: true }).click();
+    await has(page, "h1", "Changes applied");
+    await picture(page, "applied");
+    assert.ok(existsSync(join(WORK, "notes.md")));
+    // Both jobs have changed the same line.
+    await go(page, `/jobs/${second}`);
+    await page.locator(".changes .action summary", { hasText: "Apply" }).click();
+    await page.getByRole("button", { name: "Apply", exact: true }).click();
+    await has(page, "h1", "cannot be applied");
+    await has(page, ".changed-files", "src/basket.rs");
+    await picture(page, "conflicts");
+    await go(page, `/jobs/${second}`);
+    await page.locator(".changes .action summary", { hasText: "Discard" }).click();
+    await page.getByRole("button", { name: "Discard", exact: true }).click();
+    await has(page, ".changes .is-discarded");
+    await go(page, `/jobs/${first}`);
+    await has(page, ".changes .is-applied");
+    await page.locator(".changes .action summary", { hasText: "Undo" }).click();
+    await page.getByRole("button", { name: "Undo", exact: true }).click();
+    await has(page, "h1", "Changes undone");
+    assert.ok(!existsSync(join(WORK, "notes.md")));
+    assert.match(readFileSync(join(WORK, "src/basket.rs"), "utf8"), /items.len\(\)/);
+    await page.getByRole("link", { name: "Back to the job" }).click();
+    await has(page, ".changes .is-undone");
+    await picture(page, "undone");
+    // The browser itself notes an answer of 409 as an error.
+    assert.ok(page.wrong.every((wrong) => wrong.includes("409")), page.wrong.join());
   },
 
   async plots() {

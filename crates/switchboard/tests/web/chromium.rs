@@ -88,6 +88,11 @@ fn browser_cancels_and_retries_after_confirmation() {
 }
 
 #[test]
+fn browser_applies_and_undoes_changes() {
+    run_scenario("changes");
+}
+
+#[test]
 fn browser_draws_the_charts() {
     run_scenario("plots");
 }

@@ -4,6 +4,7 @@
 #[path = "../e2e/harness.rs"]
 #[expect(dead_code, reason = "the bed has more than this suite needs")]
 mod bed;
+mod changes;
 mod chromium;
 mod live;
 mod login;
