@@ -1,8 +1,10 @@
 //! The list of jobs: newest first, paged, with filters and a search that the store executes.
 
+use std::collections::BTreeSet;
+
 use axum::extract::{Extension, Query, State};
 use axum::response::Response;
-use calls::{CallError, JobFilter, JobService, JobSummary, PageRequest};
+use calls::{CallError, ChangesState, JobFilter, JobService, JobSummary, PageRequest};
 use maud::{Markup, html};
 use model::{AgentKind, JobId, StateName};
 use render::duration::format_millis;
@@ -29,6 +31,8 @@ pub(crate) struct ListQuery {
     /// A state, or `active`.
     state: String,
     agent: String,
+    /// `open`: only ended jobs with open changes in a private checkout.
+    changes: String,
     /// Words of the task or the prompt.
     q: String,
     /// Only jobs older than this one.
@@ -53,6 +57,9 @@ impl ListQuery {
             "" => None,
             agent => Some(agent.parse::<AgentKind>().map_err(|_| invalid("agent", agent))?),
         };
+        if !matches!(self.changes.as_str(), "" | "open") {
+            return Err(invalid("filter of changes", &self.changes));
+        }
         let text = Some(self.q.trim().to_owned()).filter(|text| !text.is_empty());
         Ok(JobFilter { states, agent, text, ..JobFilter::default() })
     }
@@ -71,7 +78,10 @@ impl ListQuery {
     }
 
     fn is_filtered(&self) -> bool {
-        !(self.state.is_empty() && self.agent.is_empty() && self.q.trim().is_empty())
+        !(self.state.is_empty()
+            && self.agent.is_empty()
+            && self.changes.is_empty()
+            && self.q.trim().is_empty())
     }
 
     /// Returns the URL of a list with these filters, starting after a job.
@@ -79,6 +89,7 @@ impl ListQuery {
         let fields = [
             ("state", self.state.as_str()),
             ("agent", &self.agent),
+            ("changes", &self.changes),
             ("q", self.q.trim()),
             ("before", before),
         ];
@@ -108,6 +119,65 @@ async fn counts(service: &JobService) -> Result<Vec<(StateName, u64)>, CallError
     Ok(counts)
 }
 
+/// Returns the ended jobs with open changes.
+async fn open_jobs(service: &JobService) -> Result<BTreeSet<JobId>, CallError> {
+    let open = service.open_changes().await?;
+    Ok(open.into_iter().filter(|changes| changes.has_ended).map(|changes| changes.job).collect())
+}
+
+/// Returns whether the job has ended with changes that are neither applied nor discarded.
+pub(crate) async fn has_open_changes(service: &JobService, job: &JobSummary) -> bool {
+    if job.completed_at.is_none() {
+        return false;
+    }
+    let changes = service.answer(job.id).await.ok().and_then(|answer| answer.changes);
+    changes.and_then(|changes| changes.checkout).is_some_and(|checkout| checkout.state == ChangesState::Open)
+}
+
+/// Returns the summary of a job if it matches the filter.
+pub(crate) async fn find_matching(
+    service: &JobService,
+    filter: &JobFilter,
+    job: JobId,
+) -> Result<Option<JobSummary>, CallError> {
+    // The newest matching job up to this one: this job, unless it does not match.
+    let page = PageRequest { limit: 1, before: Some(next_id(job)) };
+    let found = service.list(filter, page).await?.jobs.pop();
+    Ok(found.filter(|found| found.id == job))
+}
+
+fn next_id(job: JobId) -> JobId {
+    JobId::from_uuid(uuid::Uuid::from_u128(job.as_uuid().as_u128().saturating_add(1)))
+}
+
+/// A page of the list.
+struct ListedJobs {
+    jobs: Vec<JobSummary>,
+    unreadable: Vec<JobId>,
+    next: Option<JobId>,
+    /// The number of matching jobs on all pages.
+    total: u64,
+}
+
+/// Lists matching jobs that have open changes. The store does not know the state of changes.
+async fn list_open(
+    service: &JobService,
+    filter: &JobFilter,
+    open: &BTreeSet<JobId>,
+    before: Option<JobId>,
+) -> Result<ListedJobs, CallError> {
+    let mut jobs = Vec::new();
+    for job in open.iter().rev() {
+        jobs.extend(find_matching(service, filter, *job).await?);
+    }
+    let total = jobs.len() as u64;
+    jobs.retain(|job| before.is_none_or(|before| job.id < before));
+    let is_last = jobs.len() <= PAGE_SIZE as usize;
+    jobs.truncate(PAGE_SIZE as usize);
+    let next = jobs.last().filter(|_| !is_last).map(|job| job.id);
+    Ok(ListedJobs { jobs, unreadable: Vec::new(), next, total })
+}
+
 /// Handles requests for the list.
 pub(crate) async fn show(
     State(context): State<PageContext>,
@@ -116,15 +186,23 @@ pub(crate) async fn show(
 ) -> Result<Response, PageRejection> {
     let (filter, before) = (query.filter()?, query.older_than()?);
     let service = context.service();
-    let found = service.list(&filter, PageRequest { limit: PAGE_SIZE, before }).await?;
+    let open = open_jobs(service).await?;
     let counts = counts(service).await?;
     // A separate count: a job that changes its state between two counts would appear in both or in none.
     let all = service.count(&JobFilter::default()).await?;
-    let total = if query.is_filtered() { service.count(&filter).await? } else { all };
+    let found = if query.changes.is_empty() {
+        let page = service.list(&filter, PageRequest { limit: PAGE_SIZE, before }).await?;
+        let total = if query.is_filtered() { service.count(&filter).await? } else { all };
+        ListedJobs { jobs: page.jobs, unreadable: page.unreadable, next: page.next, total }
+    } else {
+        list_open(service, &filter, &open, before).await?
+    };
+    // New jobs belong on the first page. A change that is applied or discarded is no event of the store.
+    let is_live = before.is_none() && query.changes.is_empty();
     let main = html! {
         div.head {
             h1 { "Jobs" }
-            (summary(&counts, all, &query))
+            (summary(&counts, all, open.len() as u64, &query))
         }
         (filters(&query))
         @if all == 0 {
@@ -135,38 +213,45 @@ pub(crate) async fn show(
                 p { a href="/" { "Show all " (page::group_digits(all)) } }
             }
         }
-        // Only the first page is live: new jobs belong there.
-        div.jobs-list data-live=[before.is_none().then(|| query.url("/live", ""))] data-most=(PAGE_SIZE)
-            hidden[found.jobs.is_empty() && before.is_some()] {
+        div.jobs-list data-live=[is_live.then(|| query.url("/live", ""))] data-most=(PAGE_SIZE)
+            hidden[found.jobs.is_empty() && !is_live] {
             div.jobs-head aria-hidden="true" hidden[found.jobs.is_empty()] {
                 span { "State" } span { "Task" } span.figure { "Took" } span.figure { "Tokens" } span.figure { "Cost" } span.figure { "Submitted" }
             }
             ol.jobs #jobs aria-label="Jobs, newest first" {
-                @for job in &found.jobs { (row(service, job)) }
+                @for job in &found.jobs { (row(service, job, open.contains(&job.id))) }
             }
         }
         @if !found.unreadable.is_empty() {
             p.aside { "Unreadable jobs (run " code { "switchboard status ID" } " for the reason):"
                 @for job in &found.unreadable { " " code { (job) } } }
         }
-        (pages(&query, total, found.jobs.len(), found.next))
+        (pages(&query, found.total, found.jobs.len(), found.next))
     };
     Ok(page::page("Jobs", ActivePage::Jobs, &visitor, &main))
 }
 
-/// Renders the number of jobs per state, each with a link.
-fn summary(counts: &[(StateName, u64)], all: u64, query: &ListQuery) -> Markup {
+/// Renders the number of jobs per state and of those with open changes, each with a link.
+fn summary(counts: &[(StateName, u64)], all: u64, open: u64, query: &ListQuery) -> Markup {
     let count = |state: StateName| counts.iter().find(|(of, _)| *of == state).map_or(0, |(_, count)| *count);
     let running = count(StateName::Running);
     let shown = StateName::ALL.into_iter().filter(|state| count(*state) > 0);
     html! {
         ul.counts #counts aria-label="Jobs by state" data-running=(running) {
-            li { a href="/" aria-current=[query.state.is_empty().then_some("true")] { "all " b { (page::group_digits(all)) } } }
+            li { a href="/" aria-current=[(query.state.is_empty() && query.changes.is_empty()).then_some("true")] { "all " b { (page::group_digits(all)) } } }
             @for state in shown {
                 @let link = ListQuery { state: state.as_str().to_owned(), ..ListQuery::default() };
                 li {
                     a href=(link.url("/", "")) aria-current=[(query.state == state.as_str()).then_some("true")] {
                         (page::state_chip(state)) " " b { (page::group_digits(count(state))) }
+                    }
+                }
+            }
+            @if open > 0 {
+                @let link = ListQuery { changes: "open".to_owned(), ..ListQuery::default() };
+                li {
+                    a href=(link.url("/", "")) aria-current=[(!query.changes.is_empty()).then_some("true")] {
+                        span.chip.is-open { "open changes" } " " b { (page::group_digits(open)) }
                     }
                 }
             }
@@ -190,6 +275,12 @@ fn filters(query: &ListQuery) -> Markup {
                 select name="agent" {
                     (choice("", "any", &query.agent))
                     @for (value, name) in agents { (choice(value, name, &query.agent)) }
+                }
+            }
+            label.changes-filter { span { "Changes" }
+                select name="changes" {
+                    (choice("", "any", &query.changes))
+                    (choice("open", "open", &query.changes))
                 }
             }
             label.wide { span { "Search" }
@@ -229,7 +320,7 @@ fn pages(query: &ListQuery, total: u64, shown: usize, next: Option<JobId>) -> Ma
 }
 
 /// Renders a job of the list.
-pub(crate) fn row(service: &JobService, job: &JobSummary) -> Markup {
+pub(crate) fn row(service: &JobService, job: &JobSummary, has_open_changes: bool) -> Markup {
     let duration = duration_ms(service, job);
     let is_running = job.completed_at.is_none()
         && service.activity(job.id).is_none_or(|activity| activity.borrow().waiting.is_none());
@@ -244,6 +335,7 @@ pub(crate) fn row(service: &JobService, job: &JobSummary) -> Markup {
                     @if let Some(model) = &job.model { span { (sanitize(model)) } }
                     @if job.task != job.tool { span { (to_one_line(&job.task, 60)) } }
                     @if let Some(failure) = &job.failure { span.why { (failure.kind.name()) } }
+                    @if has_open_changes { span.waits { "open changes" } }
                 }
             }
             span.figure {
@@ -270,6 +362,7 @@ pub(crate) fn row(service: &JobService, job: &JobSummary) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::Timestamp;
 
     #[test]
     fn url_contains_only_set_filters() {
@@ -286,7 +379,15 @@ mod tests {
             ..ListQuery::default()
         };
         assert!(query("done", "").filter().is_err() && query("", "gpt").filter().is_err());
+        assert!(ListQuery { changes: "x".into(), ..ListQuery::default() }.filter().is_err());
         assert_eq!(query("active", "codex").filter().unwrap().states, ACTIVE);
         assert!(ListQuery { before: "x".into(), ..ListQuery::default() }.older_than().is_err());
+    }
+
+    #[test]
+    fn next_id_directly_follows_the_job() {
+        let job = JobId::new(Timestamp::from_millis(7), [255; 10]);
+        assert!(next_id(job) > job);
+        assert_eq!(next_id(job).as_uuid().as_u128() - job.as_uuid().as_u128(), 1);
     }
 }

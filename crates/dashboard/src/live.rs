@@ -9,7 +9,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use calls::{ChangeStream, Follow, Followed, JobFilter, PageRequest, WatchEvent};
+use calls::{ChangeStream, Follow, Followed, JobFilter, WatchEvent};
 use futures_util::stream::{Stream, unfold};
 use model::JobId;
 use serde::Deserialize;
@@ -70,18 +70,16 @@ impl ListStream {
 
     /// Returns the current row of a job, or its removal if it does not match the filter.
     async fn row(&self, job: JobId) -> Event {
-        // The newest matching job up to this one: this job, unless it does not match.
-        let page = PageRequest { limit: 1, before: Some(next_id(job)) };
         let service = self.context.service();
-        let found = service.list(&self.filter, page).await.ok().and_then(|mut page| page.jobs.pop());
-        let html =
-            found.filter(|found| found.id == job).map(|found| list::row(service, &found).into_string());
+        let html = match list::find_matching(service, &self.filter, job).await {
+            Ok(Some(found)) => {
+                let has_open_changes = list::has_open_changes(service, &found).await;
+                Some(list::row(service, &found, has_open_changes).into_string())
+            }
+            Ok(None) | Err(_) => None,
+        };
         event("job", &json!({ "id": job, "html": html }))
     }
-}
-
-fn next_id(job: JobId) -> JobId {
-    JobId::from_uuid(uuid::Uuid::from_u128(job.as_uuid().as_u128().saturating_add(1)))
 }
 
 /// The query parameters of a job's event stream.
@@ -187,18 +185,5 @@ fn entry_event(entry: &TranscriptEntry) -> Event {
             event("answered", &json!({ "tool": id, "html": html, "failure": failure(entry) }))
         }
         _ => event("piece", &json!({ "html": html })),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use model::Timestamp;
-
-    #[test]
-    fn next_id_directly_follows_the_job() {
-        let job = JobId::new(Timestamp::from_millis(7), [255; 10]);
-        assert!(next_id(job) > job);
-        assert_eq!(next_id(job).as_uuid().as_u128() - job.as_uuid().as_u128(), 1);
     }
 }

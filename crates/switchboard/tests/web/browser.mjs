@@ -191,6 +191,8 @@ const scenes = {
       ["narrow", { viewport: { width: 380, height: 760 }, deviceScaleFactor: 2, hasTouch: true }],
     ]) {
       const page = await visit(options);
+      await has(page, `#job-${second} .waits`, "open changes");
+      await picture(page, `open-jobs-${name}`);
       await go(page, `/jobs/${second}`);
       await has(page, ".collisions", "src/basket.rs");
       await page.locator(".changes .action summary", { hasText: "Apply" }).click();
@@ -200,7 +202,8 @@ const scenes = {
       nothingWrong(page);
     }
     const page = await visit();
-    await go(page, `/jobs/${first}`);
+    await go(page, "/?changes=open");
+    await page.locator(`#job-${first} a`).click();
     assert.ok(await page.getByRole("button", { name: "Apply", exact: true }).isHidden(), "it asks first");
     await page.locator(".changes .action summary", { hasText: "Apply" }).click();
     await page.getByRole("button", { name: "Apply", exact: true }).click();

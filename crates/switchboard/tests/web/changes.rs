@@ -191,3 +191,35 @@ fn actions_on_changes_need_the_form_token() {
     }
     assert!(section(&visitor, &job).contains("is-open") && !bed.work().join("b.txt").exists());
 }
+
+#[test]
+fn open_changes_are_marked_and_filtered_in_the_list() {
+    let bed = bed_with_repository();
+    let visitor = WebClient::log_in(&bed);
+    let open = run_in_checkout(&bed, &["write b.txt new"]);
+    let other = run_job(&bed, "x", "t");
+    let page = visitor.get("/").body;
+    assert_eq!(page.matches("<span class=\"waits\">open changes</span>").count(), 1, "{page}");
+    assert!(page.contains("href=\"/?changes=open\""), "{page}");
+    let found = |query: &str| {
+        let page = visitor.get(&format!("/?{query}")).body;
+        [&open, &other].map(|job| page.contains(&format!("id=\"job-{job}\"")))
+    };
+    assert_eq!(found("changes=open"), [true, false]);
+    assert_eq!(found("changes=open&state=completed&agent=rehearsal&q=b.txt"), [true, false]);
+    assert_eq!(found("changes=open&state=failed"), [false, false]);
+    assert_eq!(visitor.get("/?changes=nonsense").status, 400);
+    act(&visitor, &open, "discard");
+    assert_eq!(found("changes=open"), [false, false]);
+    assert!(!visitor.get("/").body.contains("open changes"));
+}
+
+#[test]
+fn row_of_an_ended_job_is_marked_live() {
+    let bed = bed_with_repository();
+    let visitor = WebClient::log_in(&bed);
+    let mut live = visitor.watch("/live");
+    let job = run_in_checkout(&bed, &["write b.txt new"]);
+    let row = live.until(|name, html| name == "job" && html.contains("is-completed"));
+    assert!(row.contains(&job) && row.contains("open changes"), "{row}");
+}
