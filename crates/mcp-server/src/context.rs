@@ -30,6 +30,11 @@ pub(crate) struct ClientContext {
 impl ClientContext {
     /// Returns the answer of a job so far.
     pub async fn answer(&self, job: JobId) -> Result<Answer, CallError> {
-        self.service.answer(job).await.map(hints::adapt_answer)
+        self.service.answer(job).await.map(|answer| hints::adapt_answer(answer, self.can_apply()))
+    }
+
+    /// Returns whether the client may apply and discard changes. An agent inside of a run may not: both write outside of its sandbox.
+    pub fn can_apply(&self) -> bool {
+        self.options.apply_changes && !self.info.is_inside_run
     }
 }

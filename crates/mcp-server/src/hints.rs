@@ -1,7 +1,7 @@
 //! Hints for MCP clients: they name tools and parameters, never a command or a flag of the command line.
 
 use agents::LaunchError;
-use calls::{Answer, CallError, ChangesState, PrivateCheckout, Problem};
+use calls::{Answer, CallError, ChangesState, PrivateCheckout, Problem, RestoreError};
 use model::NotStartedReason;
 use render::text::format_count;
 
@@ -21,6 +21,19 @@ pub(crate) fn call_error_hint(error: &CallError) -> String {
         CallError::AlreadyEnded { .. } => "get its answer with call_status".to_owned(),
         CallError::StoppedUnkept { source, .. } => {
             format!("check it with call_status; then {}", without_commands(source.hint()))
+        }
+        CallError::StillRunning { .. } => "wait for it with call_wait, or stop it with call_cancel".to_owned(),
+        CallError::WorktreeInUse { user, .. } => {
+            format!("wait for job {user} with call_wait, or stop it with call_cancel")
+        }
+        CallError::NoCheckout { .. } => {
+            "its changes are already in the directory in which it worked; see them with call_changes".to_owned()
+        }
+        CallError::ChangesState { .. } => "see them with call_changes".to_owned(),
+        CallError::Restore(RestoreError::Conflicts(_)) => {
+            "no file was changed; select other files with `paths`, write conflicts in the same lines into the files with \
+             `conflicts: true`, or ask the user"
+                .to_owned()
         }
         CallError::Closing => {
             "try again after its running jobs have finished; the next call starts a new daemon".to_owned()
@@ -44,7 +57,7 @@ pub(crate) fn call_error_hint(error: &CallError) -> String {
 
 /// Replaces the parts of an answer that mention the command line, and adds the next step to the note: for an unfinished job, and for
 /// changes in a private checkout.
-pub(crate) fn adapt_answer(mut answer: Answer) -> Answer {
+pub(crate) fn adapt_answer(mut answer: Answer, can_apply: bool) -> Answer {
     if let Some(problem) = &mut answer.error {
         problem.message = without_flags(&problem.message);
         if let Some(hint) = failure_hint(problem) {
@@ -57,7 +70,7 @@ pub(crate) fn adapt_answer(mut answer: Answer) -> Answer {
         answer.note = Some(format!("{note}; wait for it with call_wait, or stop it with call_cancel"));
     }
     let checkout = answer.changes.as_ref().and_then(|changes| changes.checkout.as_ref());
-    if let Some(next) = checkout.and_then(checkout_note) {
+    if let Some(next) = checkout.and_then(|checkout| checkout_note(checkout, can_apply)) {
         let earlier = answer.note.map(|note| format!("{note}; ")).unwrap_or_default();
         answer.note = Some(format!("{earlier}{next}; review them with call_changes"));
     }
@@ -65,16 +78,21 @@ pub(crate) fn adapt_answer(mut answer: Answer) -> Answer {
 }
 
 /// Returns the next step for changes that are neither applied nor discarded.
-pub(crate) fn checkout_note(checkout: &PrivateCheckout) -> Option<String> {
+pub(crate) fn checkout_note(checkout: &PrivateCheckout, can_apply: bool) -> Option<String> {
     if checkout.state != ChangesState::Open {
         return None;
     }
+    let next = if can_apply {
+        "apply them with call_apply, or drop them with call_discard"
+    } else {
+        "the user applies or discards them"
+    };
     let collisions = match u32::try_from(checkout.collisions.len()).unwrap_or(u32::MAX) {
         0 => String::new(),
         count => format!("; {}: see checkout.collisions", format_count(count, "collision", "collisions")),
     };
     Some(format!(
-        "the changes are in a private checkout and not yet in `{}`: the user applies or discards them{collisions}",
+        "the changes are in a private checkout and not yet in `{}`: {next}{collisions}",
         checkout.source
     ))
 }
@@ -206,6 +224,11 @@ mod tests {
             CallError::Closing,
             CallError::NoSuchJob { job },
             CallError::AlreadyEnded { job, state: model::StateName::Completed },
+            CallError::StillRunning { job },
+            CallError::NoCheckout { job },
+            CallError::ChangesState { job, state: ChangesState::Applied },
+            CallError::Continued { job, by: job },
+            CallError::Restore(RestoreError::Conflicts(Vec::new())),
         ]);
         for error in errors {
             let hint = call_error_hint(&error);

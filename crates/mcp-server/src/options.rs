@@ -12,6 +12,7 @@ use crate::capacity::RequestCapacity;
 
 /// The operator's options for the tools.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct McpOptions {
     /// Short names of directories, accepted as `cwd`.
     pub cwd_aliases: BTreeMap<String, PathBuf>,
@@ -23,6 +24,8 @@ pub struct McpOptions {
     pub policy: CallPolicy,
     /// Lets sandboxed agents load the settings of their workspace.
     pub trust_workspaces: bool,
+    /// Lists the tools that change the user's files without a review (`call_apply`, `call_discard`).
+    pub apply_changes: bool,
     /// Cancels a call when its client disconnects.
     pub cancel_on_disconnect: bool,
     /// Maximum interval between two progress notifications.
@@ -34,7 +37,8 @@ pub struct McpOptions {
 }
 
 impl Default for McpOptions {
-    /// Returns options without aliases and home, with real agents only, the default policy, and jobs that outlive their clients.
+    /// Returns options without aliases and home, with real agents only, the default policy, no tools that apply changes, and jobs that
+    /// outlive their clients.
     fn default() -> Self {
         Self {
             policy: CallPolicy::default(),
@@ -42,6 +46,7 @@ impl Default for McpOptions {
             cwd_aliases: BTreeMap::new(),
             home: None,
             rehearsal: false,
+            apply_changes: false,
             cancel_on_disconnect: false,
             heartbeat: Duration::from_secs(15),
             defaults: CallDefaults::default(),
@@ -87,4 +92,6 @@ pub struct McpClient {
     pub environment: Option<CallerEnvironment>,
     /// Job that the client is part of; none outside of calls.
     pub parent: Option<JobId>,
+    /// Is true for a process inside of a run, also of one without a job.
+    pub is_inside_run: bool,
 }

@@ -4,10 +4,11 @@
 //! its call, and hide protocol errors.
 
 use agents::LaunchError;
-use calls::CallError;
+use calls::{CallError, Conflict, RestoreError};
 use model::JobId;
+use model::exact_path::show_path;
 use rmcp::model::{CallToolResult, ContentBlock, ErrorData, MetaObject};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::hints::{call_error_hint, without_flags};
 
@@ -20,6 +21,8 @@ pub(crate) struct ToolRejection {
     field: Option<String>,
     message: String,
     hint: String,
+    /// Files that cannot be merged, with the reasons.
+    conflicts: Vec<Value>,
     fault: Fault,
 }
 
@@ -37,12 +40,13 @@ enum Fault {
 impl ToolRejection {
     /// Creates a rejection of one parameter.
     pub fn for_field(field: impl Into<String>, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { field: Some(field.into()), message: message.into(), hint: hint.into(), fault: Fault::Caller }
+        Self { field: Some(field.into()), ..Self::new(message, hint) }
     }
 
     /// Creates a rejection of the whole call.
     pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { field: None, message: message.into(), hint: hint.into(), fault: Fault::Caller }
+        let (message, hint) = (message.into(), hint.into());
+        Self { field: None, message, hint, conflicts: Vec::new(), fault: Fault::Caller }
     }
 
     /// Replaces the field.
@@ -83,7 +87,10 @@ impl ToolRejection {
     /// Converts to a tool result. It has no structured content, which would have to match the tool's output schema.
     pub fn to_tool_result(&self) -> CallToolResult {
         let mut result = CallToolResult::error(vec![ContentBlock::text(self.text())]);
-        let error = json!({ "field": self.field, "message": self.message, "hint": self.hint });
+        let mut error = json!({ "field": self.field, "message": self.message, "hint": self.hint });
+        if !self.conflicts.is_empty() {
+            error["conflicts"] = json!(self.conflicts);
+        }
         let mut meta = MetaObject::default();
         meta.insert(ERROR_META.to_owned(), error);
         result.meta = Some(meta);
@@ -108,8 +115,19 @@ impl From<CallError> for ToolRejection {
             message = message.replace(flag, parameter_of_flag(flag));
         }
         let field = field(&error).map(str::to_owned);
-        Self { field, message, hint: call_error_hint(&error), fault }
+        let conflicts = match &error {
+            CallError::Restore(RestoreError::Conflicts(conflicts)) => {
+                conflicts.iter().map(conflict).collect()
+            }
+            _ => Vec::new(),
+        };
+        Self { field, message, hint: call_error_hint(&error), conflicts, fault }
     }
+}
+
+/// Returns a conflict in its machine-readable form.
+fn conflict(conflict: &Conflict) -> Value {
+    json!({ "path": show_path(&conflict.path), "reason": conflict.reason.to_string() })
 }
 
 /// Returns the tool parameter that an error is about.

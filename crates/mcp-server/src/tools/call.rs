@@ -309,7 +309,7 @@ async fn wait_for(
         Some(answer) => answer,
         None => client.service.answer(job).await?,
     };
-    let mut answer = adapt_answer(answer);
+    let mut answer = adapt_answer(answer, client.can_apply());
     if waited == WaitEnd::NotAdmitted && !answer.status.is_final() {
         answer.note = Some(waiting::not_admitted(client));
     }

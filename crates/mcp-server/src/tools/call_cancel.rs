@@ -42,7 +42,7 @@ pub(super) struct CancelResult {
 }
 
 pub(super) fn tool() -> Tool {
-    define_tool::<CancelParameters, CancelResult>(NAME, "Cancel a job", DESCRIPTION, Effect::Cancels)
+    define_tool::<CancelParameters, CancelResult>(NAME, "Cancel a job", DESCRIPTION, Effect::Changes)
 }
 
 pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {

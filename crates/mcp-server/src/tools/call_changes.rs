@@ -58,7 +58,8 @@ pub(super) fn tool() -> Tool {
 
 pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
     let ChangesParameters { job_id, paths, max_chars } = request.parse_arguments()?;
-    let service = &request.client.service;
+    let client = request.client;
+    let service = &client.service;
     let job = job_ids::find(service, &job_id).await?.id;
     let paths = paths.unwrap_or_default().into_iter().map(PathBuf::from).collect();
     let selection = FileSelection { paths, base: None };
@@ -69,7 +70,7 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
     let (patch, left_out) = truncate(&text, limit);
     let mut changes = Changes::from(&change_set);
     // The state of the checkout is not part of the record.
-    changes.checkout = service.answer(job).await?.changes.and_then(|changes| changes.checkout);
+    changes.checkout = client.service.answer(job).await?.changes.and_then(|changes| changes.checkout);
     changes.patch_file = Some(service.patch_file(job).to_string_lossy().into_owned());
     let result = ChangesResult {
         job_id: job.to_string(),
@@ -79,7 +80,7 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
     };
     let gap = if left_out == 0 { String::new() } else { format!("\n[{left_out} characters left out]") };
     let checkout = result.changes.checkout.as_ref();
-    let note = checkout.and_then(hints::checkout_note);
+    let note = checkout.and_then(|checkout| hints::checkout_note(checkout, client.can_apply()));
     let note = note.map(|note| format!("\n{note}")).unwrap_or_default();
     let text =
         format!("job {job} {}{note}\n\n{}{gap}", results::describe_changes(&result.changes), result.patch);

@@ -32,8 +32,8 @@ pub(super) enum Effect {
     ReadOnly,
     /// Starts an agent, which may do anything.
     StartsAgent,
-    /// Cancels a job. Idempotent.
-    Cancels,
+    /// Stops a job, or changes the user's files. Idempotent.
+    Changes,
 }
 
 /// Defines a tool with the schemas of its parameters `P` and of its structured content `R`.
@@ -49,7 +49,7 @@ pub(super) fn define_tool<P: JsonSchema, R: JsonSchema>(
         Effect::StartsAgent => {
             annotations.read_only(false).destructive(true).idempotent(false).open_world(true)
         }
-        Effect::Cancels => annotations.read_only(false).destructive(true).idempotent(true).open_world(false),
+        Effect::Changes => annotations.read_only(false).destructive(true).idempotent(true).open_world(false),
     };
     Tool::new(name, description, schema::input_schema::<P>())
         .with_title(title)

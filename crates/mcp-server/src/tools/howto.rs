@@ -8,7 +8,9 @@ use super::agent_tools::find_agent_tool;
 use super::definition::{Effect, ToolRequest, define_tool};
 use super::listed_tools;
 use super::reference::properties;
-use super::{call_cancel, call_changes, call_jobs, call_output, call_status, call_wait};
+use super::{
+    call_apply, call_cancel, call_changes, call_discard, call_jobs, call_output, call_status, call_wait,
+};
 use crate::arguments::nearest;
 use crate::rejection::ToolRejection;
 use crate::results;
@@ -32,7 +34,7 @@ Inspecting: call_status returns the answer, call_output the agent's output, call
 resources: switchboard://jobs/{id}, switchboard://jobs/{id}/output, switchboard://jobs/{id}/error.
 
 Calls at the same time: with `worktree: true`, each works in a private checkout of the git repository. Its changes are not in the \
-worktree of the user until the user applies them.
+worktree of the user until they are applied, by the user or with call_apply if that is among the tools.
 
 Files: status_file, output_file and error_file of an answer can be read or followed with `tail -f`; result.json in the same directory \
 contains the final answer.
@@ -127,6 +129,8 @@ fn examples(name: &str) -> &'static str {
         call_jobs::NAME => call_jobs::HOWTO,
         call_cancel::NAME => call_cancel::HOWTO,
         call_changes::NAME => call_changes::HOWTO,
+        call_apply::NAME => call_apply::HOWTO,
+        call_discard::NAME => call_discard::HOWTO,
         _ => HOWTO,
     }
 }

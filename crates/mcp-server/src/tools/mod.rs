@@ -2,8 +2,10 @@
 
 mod agent_tools;
 mod call;
+mod call_apply;
 mod call_cancel;
 mod call_changes;
+mod call_discard;
 mod call_jobs;
 pub(crate) mod call_output;
 mod call_status;
@@ -33,6 +35,8 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         call_status::tool(),
         call_output::tool(),
         call_changes::tool(),
+        call_apply::tool(),
+        call_discard::tool(),
         call_jobs::tool(),
         call_cancel::tool(),
         howto::tool(),
@@ -42,8 +46,12 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
 
 /// Returns the tools that the options enable.
 pub(crate) fn listed_tools(options: &McpOptions) -> impl Iterator<Item = &'static Tool> + use<> {
-    let with_rehearsal = options.rehearsal;
-    TOOLS.iter().filter(move |tool| with_rehearsal || tool.name != REHEARSAL)
+    let McpOptions { rehearsal, apply_changes, .. } = *options;
+    TOOLS.iter().filter(move |tool| match tool.name.as_ref() {
+        REHEARSAL => rehearsal,
+        call_apply::NAME | call_discard::NAME => apply_changes,
+        _ => true,
+    })
 }
 
 /// Calls a tool.
@@ -56,6 +64,8 @@ pub(crate) async fn call_tool(request: ToolRequest<'_>) -> Result<CallToolRespon
         call_status::NAME => call_status::call(request).await,
         call_output::NAME => call_output::call(request).await,
         call_changes::NAME => call_changes::call(request).await,
+        call_apply::NAME => call_apply::call(request).await,
+        call_discard::NAME => call_discard::call(request).await,
         call_jobs::NAME => call_jobs::call(request).await,
         call_cancel::NAME => call_cancel::call(request).await,
         howto::NAME => howto::call(request).await,

@@ -15,9 +15,10 @@ The tools of Switchboard's MCP server. This page is generated from the schemas t
 
 Every result has `structuredContent` as described below, and the same as readable text in `content`. If the caller can fix an error, the
 result has `isError: true`, its text names the parameter and the remedy, and its `_meta` contains `switchboard/error` {field, message, hint};
-no job was submitted then. The result of an unsuccessful call (`failed`, `timeout`, `cancelled`) is also an error and contains the whole answer.
+no job was submitted then. If changes cannot be applied, it also contains `conflicts`, a list of {path, reason}. The result of an unsuccessful call (`failed`, `timeout`, `cancelled`) is also an error and contains the whole answer.
 
-`call_rehearsal` is listed only if the operator has enabled it. A job id can be abbreviated to a unique prefix of at least four characters.
+`call_rehearsal` is listed only if the operator has enabled it (`rehearsal`), and `call_apply` and `call_discard` only with
+`mcp.apply_changes`. A job id can be abbreviated to a unique prefix of at least four characters.
 Blank strings count as absent.
 ";
 

@@ -76,12 +76,28 @@ impl McpHarness {
         Client::new(here)
     }
 
+    /// Connects an initialized client that is a process inside of a run.
+    pub async fn client_inside_a_run(&self) -> Client {
+        let (here, there) = tokio::io::duplex(64 * 1024);
+        self.serve_as(there, McpClient { is_inside_run: true, ..McpClient::default() }).await;
+        let mut client = Client::new(here);
+        client.initialize().await;
+        client
+    }
+
     /// Serves the client at the other end of a stream.
     pub async fn serve<S>(&self, stream: S)
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
     {
-        let client = McpClient { cwd: Some(self.work()), ..McpClient::default() };
+        self.serve_as(stream, McpClient::default()).await;
+    }
+
+    async fn serve_as<S>(&self, stream: S, client: McpClient)
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
+    {
+        let client = McpClient { cwd: Some(self.work()), ..client };
         let (service, options, shutdown) =
             (self.service.clone(), Arc::clone(&self.options), self.shutdown.clone());
         self.served.lock().await.spawn(async move {

@@ -56,8 +56,12 @@ fn tools_are_listed_with_schemas_and_annotations() {
     });
 }
 
+fn all_tools() -> mcp_server::McpOptions {
+    mcp_server::McpOptions { rehearsal: true, apply_changes: true, ..mcp_server::McpOptions::default() }
+}
+
 fn structured_content_matches_its_schema() {
-    McpHarness::run(async |harness| {
+    McpHarness::run_with(all_tools(), async |harness| {
         let mut client = harness.client().await;
         let list = client.request("tools/list", json!({})).await;
         let tools = list["result"]["tools"].as_array().unwrap().clone();
@@ -84,6 +88,8 @@ fn structured_content_matches_its_schema() {
             ("call_changes", json!({ "job_id": job })),
             ("call_jobs", json!({})),
             ("call_cancel", json!({ "job_id": running })),
+            ("call_apply", json!({ "job_id": job, "dry_run": true })),
+            ("call_discard", json!({ "job_id": job })),
             ("howto", json!({})),
         ];
         for (name, arguments) in requests {
@@ -124,7 +130,7 @@ fn undeclared_methods_are_not_found() {
 }
 
 fn howto_explains_every_tool() {
-    McpHarness::run(async |harness| {
+    McpHarness::run_with(all_tools(), async |harness| {
         let mut client = harness.client().await;
         let overview = client.call_tool_ok("howto", json!({})).await;
         for name in overview["tools"].as_array().unwrap() {

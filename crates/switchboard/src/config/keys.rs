@@ -299,6 +299,12 @@ pub const KEYS: &[ConfigKey] = &[
         "Alias for a directory, usable as `cwd` of a call.",
     ),
     key(
+        "mcp.apply_changes",
+        ValueKind::Flag,
+        KeyDefault::Flag(false),
+        "Offer MCP hosts the tools `call_apply` and `call_discard`, which change your files without a review by you. See [mcp.md](mcp.md#changes-in-private-checkouts).",
+    ),
+    key(
         "http.address",
         ValueKind::Address,
         KeyDefault::NotSet,

@@ -64,6 +64,8 @@ pub struct Config {
     pub models: ModelTables,
     /// Aliases of working directories.
     pub cwd_aliases: BTreeMap<String, PathBuf>,
+    /// Offers MCP hosts the tools that apply and discard changes.
+    pub mcp_apply_changes: bool,
     /// MCP over HTTP.
     pub http: HttpConfig,
     /// The port of the web page, 0 for any; `None` disables the page.
@@ -207,6 +209,7 @@ impl Config {
                 gemini: settings.models("models.gemini"),
             },
             cwd_aliases: values.directories("cwd_aliases"),
+            mcp_apply_changes: values.flag("mcp.apply_changes"),
             http: HttpConfig {
                 address: values.text("http.address").and_then(|text| text.parse().ok()),
                 allowed_hosts: values.texts("http.allowed_hosts"),

@@ -22,7 +22,7 @@ use protocol::{DaemonRequest, ErrorCategory, ErrorReply, ProcessEnvironment, Rep
 use super::backend::{BoxFuture, JobBackend, Load};
 use super::connection::{ClientConnection, ConnectedClient};
 use super::job_handlers;
-use crate::caller::identify_http_client;
+use crate::caller::{CallerProcess, identify_http_client};
 use crate::client::JobReply;
 use crate::config::{Config, FileStamp};
 use crate::machine::{self, MachineCheck};
@@ -165,6 +165,7 @@ impl JobBackend for DaemonJobs {
             cwd: client.cwd,
             environment: connection.caller_environment(),
             parent: connection.parent(&self.service),
+            is_inside_run: *connection.caller() != CallerProcess::Outside,
         };
         let stream = tokio::io::join(connection.reader, connection.writer);
         let served =
@@ -250,6 +251,7 @@ fn options(config: &Config, environment: &ProcessEnvironment) -> McpOptions {
         cwd_aliases: config.cwd_aliases.clone(),
         home: environment.directory("HOME"),
         rehearsal: config.rehearsal,
+        apply_changes: config.mcp_apply_changes,
         cancel_on_disconnect: config.cancel_on_disconnect,
         policy: config.sandbox.policy.clone(),
         trust_workspaces: config.sandbox.trust_workspaces,
