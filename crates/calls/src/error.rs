@@ -330,7 +330,8 @@ impl CallError {
             | Self::ChangesState { .. }
             | Self::Continued { .. }
             | Self::StillRunning { .. } => Some("job_id"),
-            Self::Changes(ChangesError::UnknownPath { .. }) => Some("paths"),
+            Self::Changes(ChangesError::UnknownPath { .. })
+            | Self::Restore(RestoreError::Changes(ChangesError::UnknownPath { .. })) => Some("paths"),
             Self::Launch(LaunchError::EmptyPrompt | LaunchError::PromptTooLong { .. }) => Some("prompt"),
             Self::Launch(LaunchError::Model(_)) => Some("model"),
             Self::Launch(LaunchError::SessionNotUuid { .. }) => Some("resume_session_id"),

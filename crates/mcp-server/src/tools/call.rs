@@ -8,7 +8,7 @@ use std::time::Duration;
 use calls::{Answer, CallError, CallRequest, SubmittedJob};
 use model::{
     AgentKind, AgentName, CallPolicy, CallSpec, JobId, Limits, Mode, Preset, SessionChoice, SessionId,
-    ToolChoice,
+    ToolChoice, VerifySpec,
 };
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
@@ -79,6 +79,15 @@ pub(super) struct CallParameters {
     add_dirs: Option<Vec<String>>,
     /// `true`: the agent works in a private checkout of its git repository, with your uncommitted files, so that calls at the same time do not disturb each other. Its changes wait there and on a branch until they are applied or discarded. `false`: it works in the directory itself. Default: set by the operator for the repository, else `false`.
     worktree: Option<bool>,
+    /// Shell command that verifies the work, such as `just test`. It runs after the agent has reported success, in the same sandbox and directory. The call is `completed` only if it exits with 0, else it fails with `verification_failed`; see `verified` in the result.
+    verify: Option<String>,
+    /// How many times a failed verification is sent back to the agent in its session, with the end of the output. Default: 0.
+    #[schemars(range(max = 10))]
+    repair: Option<u32>,
+    /// Globs of files, such as `tests/**`, that are restored to their state before the call before each verification, so that the agent cannot change what is checked. Relative to the top of the git worktree.
+    verify_protect: Option<Vec<String>>,
+    /// Fail with `no_changes` if the agent reports success without changing a file in the git worktree.
+    expect_changes: Option<bool>,
     /// Named agent of the vendor, with its own prompt and tools (Claude Code's custom agents).
     agent_name: Option<String>,
     /// Maximum number of turns. When it is reached, the call fails with `max_turns`. Without it, a call that runs into the agent's own limit is resumed automatically.
@@ -103,6 +112,26 @@ pub(super) struct CallParameters {
     max_response_chars: Option<u64>,
     /// Idempotency key of your choice: a second call with the same key submits no new job and returns the answer of the first.
     idempotency_key: Option<String>,
+}
+
+/// Combines the parameters of a verification.
+fn parse_verify(
+    command: Option<String>,
+    repairs: Option<u32>,
+    protect: Option<Vec<String>>,
+) -> Result<Option<VerifySpec>, ToolRejection> {
+    let without = |field| {
+        ToolRejection::for_field(field, format!("`{field}` needs `verify`"), "pass the command as `verify`")
+    };
+    match command {
+        Some(command) => {
+            let (repairs, protect) = (repairs.unwrap_or_default(), protect.unwrap_or_default());
+            Ok(Some(VerifySpec { command, repairs, protect }))
+        }
+        None if repairs.is_some_and(|repairs| repairs > 0) => Err(without("repair")),
+        None if protect.is_some_and(|globs| !globs.is_empty()) => Err(without("verify_protect")),
+        None => Ok(None),
+    }
 }
 
 /// A validated call, and how to wait for it.
@@ -227,6 +256,8 @@ impl CallTool {
             system_prompt: given.system_prompt,
             add_dirs,
             worktree: given.worktree,
+            verify: parse_verify(given.verify, given.repair, given.verify_protect)?,
+            expect_changes: given.expect_changes.unwrap_or_default(),
             agent_name: given.agent_name.as_deref().map(parse_agent_name).transpose()?,
             tool_timeout,
             max_turns: given.max_turns,

@@ -36,6 +36,8 @@ resources: switchboard://jobs/{id}, switchboard://jobs/{id}/output, switchboard:
 Calls at the same time: with `worktree: true`, each works in a private checkout of the git repository. Its changes are not in the \
 worktree of the user until they are applied, by the user or with call_apply if that is among the tools.
 
+Verification: with `verify`, a command of yours decides whether the work is done; `repair` sends its failure back to the agent.
+
 Files: status_file, output_file and error_file of an answer can be read or followed with `tail -f`; result.json in the same directory \
 contains the final answer.
 

@@ -21,6 +21,7 @@ mod sdks;
 mod stdio_server;
 mod tasks;
 mod tools;
+mod verifying;
 mod waiting;
 
 use std::process::ExitCode;
@@ -55,6 +56,7 @@ fn trials() -> Vec<Trial> {
         jobs::TESTS,
         pressure::TESTS,
         private_checkouts::TESTS,
+        verifying::TESTS,
         reference::TESTS,
         tasks::TESTS,
         tools::TESTS,
