@@ -35,6 +35,7 @@ mod selection;
 mod snapshot;
 mod staging;
 mod state;
+mod user_objects;
 mod worktree_files;
 
 pub use checkout::{NewCheckout, create_checkout, remove_checkout};
