@@ -59,8 +59,8 @@ fn compare_recorded(
     difference: &mut Difference,
 ) -> Result<(), ChangesError> {
     let (before, after) = (scratch.join("before"), scratch.join("after"));
-    write_side(&before, recorded, |sides| &sides.before)?;
-    write_side(&after, recorded, |sides| &sides.after)?;
+    write_side(git, &before, recorded, |sides| &sides.before)?;
+    write_side(git, &after, recorded, |sides| &sides.after)?;
     let tree = git.command("write-tree").args(["--missing-ok"]).index(&before).run()?;
     let tree = String::from_utf8_lossy(&tree).trim().to_owned();
     let args = [
@@ -101,6 +101,7 @@ fn compare_recorded(
 
 /// Writes an index with one side of the changes.
 fn write_side(
+    git: &Git,
     path: &Path,
     recorded: &BTreeMap<&Path, &Sides>,
     side: impl Fn(&Sides) -> &FileState,
@@ -111,7 +112,7 @@ fn write_side(
             index.insert(path, entry);
         }
     }
-    index.write(path)
+    index.write(path, git.id_length)
 }
 
 /// The numbers of added and removed lines, by path. `None` for a binary file.

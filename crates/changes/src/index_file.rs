@@ -120,14 +120,12 @@ impl PrivateIndex {
 
     /// Writes an index of version 2. A replaced one keeps its time: git compares it with the times of the entries to find files
     /// that changed within the same tick of the clock.
-    pub(crate) fn write(&self, path: &Path) -> Result<(), ChangesError> {
+    pub(crate) fn write(&self, path: &Path, id_length: usize) -> Result<(), ChangesError> {
         let mut index = SIGNATURE.to_vec();
         index.extend(2_u32.to_be_bytes());
         index.extend(u32::try_from(self.entries.len()).unwrap_or(u32::MAX).to_be_bytes());
-        let mut id_length = 0;
         for (name, stored) in &self.entries {
             let start = index.len();
-            id_length = stored.len() - STAT_LENGTH;
             index.extend(stored);
             let length = u16::try_from(name.len().min(LONGEST_NAME)).unwrap_or(0);
             index.extend(length.to_be_bytes());
@@ -136,7 +134,7 @@ impl PrivateIndex {
             index.resize(start + (length + 1).next_multiple_of(8), 0);
         }
         // Zeros in place of the checksum mean that there is none.
-        index.resize(index.len() + if id_length == 0 { 20 } else { id_length }, 0);
+        index.resize(index.len() + id_length / 2, 0);
         write_index(path, &index)
     }
 }
@@ -207,7 +205,7 @@ mod tests {
         for length in 1..20 {
             index.insert(Path::new(&"n".repeat(length)), &entry(0o100_644));
         }
-        index.write(&path).unwrap();
+        index.write(&path, 40).unwrap();
         let read = PrivateIndex::read(&path, 40).unwrap();
         assert!(read.entries().eq(index.entries()));
         assert_eq!(read.entries().next().unwrap(), (PathBuf::from("n"), entry(0o100_644)));

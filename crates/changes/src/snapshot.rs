@@ -135,7 +135,7 @@ fn hash_files<'a>(
                 None => index.remove(path),
             }
         }
-        index.write(path)?;
+        index.write(path, git.id_length)?;
     }
     if hashed.is_empty() {
         return Ok(BTreeMap::new());

@@ -72,7 +72,7 @@ pub(super) fn stage_files(
     for (path, entry) in files {
         entries.insert(path, entry);
     }
-    entries.write(&index)?;
+    entries.write(&index, git.id_length)?;
     let mut prefix = OsString::from("--prefix=");
     prefix.push(scratch.join("staged/"));
     let command = git.command("checkout-index").args(["-f", "-q", "-z", "--stdin"]).args([prefix]);

@@ -189,6 +189,16 @@ fn edit_in_sha256_repository_is_undone() {
 }
 
 #[test]
+fn file_added_in_sha256_repository_is_undone() {
+    let project = Project::without_repository();
+    project.git(["init", "-q", "--object-format=sha256"]);
+    project.write("a.txt", "a\n");
+    project.commit("first");
+    // No file is on one of the sides.
+    project.assert_round_trip(|| project.write("b.txt", "b\n"));
+}
+
+#[test]
 fn repository_without_commits_is_recorded() {
     let project = Project::empty();
     project.write("user.txt", "user\n");
