@@ -27,7 +27,7 @@ use crate::settings::Settings;
 
 pub use prepare::PrepareError;
 pub(crate) use prepare::{begin_record, find_session_checkout, find_source, prepare};
-pub(crate) use publish::publish;
+pub(crate) use publish::{commit_message, publish};
 
 /// The description of a checkout.
 const DESCRIPTION: &str = "checkout.json";

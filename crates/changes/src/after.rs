@@ -153,7 +153,11 @@ fn keep_originals(
 }
 
 /// Returns the paths whose content a filter produces, by the attributes before or after the job.
-fn find_filtered(git: &Git, index: &Path, paths: &[&Path]) -> Result<BTreeSet<PathBuf>, ChangesError> {
+pub(crate) fn find_filtered(
+    git: &Git,
+    index: &Path,
+    paths: &[&Path],
+) -> Result<BTreeSet<PathBuf>, ChangesError> {
     let is_attribute_file = |path: &&Path| path.file_name().is_some_and(|name| name == ".gitattributes");
     let sources: &[&[&str]] =
         if paths.iter().any(is_attribute_file) { &[&[], &["--cached"]] } else { &[&[]] };

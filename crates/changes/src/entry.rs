@@ -25,7 +25,7 @@ impl Entry {
     }
 
     /// Returns the entry of a listing, or `None` if it is malformed.
-    fn parse(mode: &[u8], oid: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(mode: &[u8], oid: &[u8]) -> Option<Self> {
         let mode = u32::from_str_radix(str::from_utf8(mode).ok()?, 8).ok()?;
         let oid = str::from_utf8(oid).ok().filter(|oid| is_object_id(oid))?;
         Some(Self { mode, oid: oid.to_owned() })

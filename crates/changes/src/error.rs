@@ -99,6 +99,20 @@ pub enum ChangesError {
         /// The name.
         name: String,
     },
+    /// Another process has locked the index of the user, or left its lock behind.
+    #[error("the index is locked by `{}`", show_path(path))]
+    IndexLocked {
+        /// The lock.
+        path: PathBuf,
+    },
+    /// A commit would become part of an operation of the user.
+    #[error("a {operation} is in progress in `{}`", show_path(worktree))]
+    OperationInProgress {
+        /// The operation.
+        operation: &'static str,
+        /// The worktree.
+        worktree: PathBuf,
+    },
     /// A selected path is not part of the change set.
     #[error("no change of `{}` is recorded", show_path(path))]
     UnknownPath {
@@ -131,6 +145,12 @@ impl ChangesError {
             Self::NotStarted { .. } => "run the job in a git repository".into(),
             Self::BranchExists { name } => format!("rename it with `git branch -m {name} NEW`"),
             Self::CommitsTooLarge { .. } => "fetch them from the checkout with `git fetch`".into(),
+            Self::IndexLocked { path } => {
+                format!("wait for the other git command, or remove `{}` if there is none", show_path(path))
+            }
+            Self::OperationInProgress { operation, .. } => {
+                format!("finish or abort the {operation}, or apply the changes without a commit")
+            }
             Self::NotFinished { .. } => "wait until the job has finished".into(),
             Self::UnknownPath { .. } => {
                 "select a path from the list of changed files; ignored files are not recorded".into()

@@ -78,7 +78,8 @@ pub(crate) fn write_index(path: &Path, bytes: &[u8]) -> Result<(), ChangesError>
     write_dated(path, bytes, modified)
 }
 
-fn read_dated(path: &Path) -> Result<Option<(Vec<u8>, SystemTime)>, ChangesError> {
+/// Reads a file with its modification time. Returns `None` if there is none.
+pub(crate) fn read_dated(path: &Path) -> Result<Option<(Vec<u8>, SystemTime)>, ChangesError> {
     let read = || {
         let mut file = regular_file::open_linked(path)?;
         let metadata = file.metadata()?;

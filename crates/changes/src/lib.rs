@@ -45,6 +45,6 @@ pub use publish::BranchRequest;
 pub use record::ChangeRecord;
 pub use repository::GitRepository;
 pub use restore::{
-    Conflict, ConflictReason, Direction, Obstacle, Restoration, RestoreAction, RestoreError, Restored,
-    RestoredFile,
+    Conflict, ConflictReason, Destination, Direction, Obstacle, Restoration, RestoreAction, RestoreError,
+    Restored, RestoredFile,
 };

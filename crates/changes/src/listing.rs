@@ -60,7 +60,11 @@ pub(crate) fn list_changes(
     Ok(listing)
 }
 
-fn list_tracked(git: &Git, index: &Path) -> Result<BTreeMap<PathBuf, Option<Entry>>, ChangesError> {
+/// Lists the tracked files that differ from an index, or may differ, with their entries. An unmerged one has none.
+pub(crate) fn list_tracked(
+    git: &Git,
+    index: &Path,
+) -> Result<BTreeMap<PathBuf, Option<Entry>>, ChangesError> {
     let args = ["-z", "--raw", "--no-abbrev", "--no-renames", "--ignore-submodules=dirty"];
     let output = git.command("diff-files").args(args).index(index).with_user_objects().run()?;
     let mut fields = split_nul(&output);
@@ -86,14 +90,15 @@ fn is_worth_refresh(git: &Git, tracked: &BTreeMap<PathBuf, Option<Entry>>, size_
 }
 
 /// Compares the contents of files whose time stamps differ and stores the new time stamps. Writes no objects.
-fn refresh_index(git: &Git, index: &Path) -> Result<(), ChangesError> {
+pub(crate) fn refresh_index(git: &Git, index: &Path) -> Result<(), ChangesError> {
     let args = ["-q", "--unmerged", "--ignore-submodules", "--refresh"];
     let command = git.command("update-index").args(args).index(index).with_user_objects();
     // 1 means that some files differ.
     command.run_accepting(|code| code <= 1).map(|_| ())
 }
 
-fn read_flags(git: &Git, index: &Path) -> Result<IndexFlags, ChangesError> {
+/// Reads the flags of an index, with those of its shared index.
+pub(crate) fn read_flags(git: &Git, index: &Path) -> Result<IndexFlags, ChangesError> {
     let mut flags = IndexFlags::default();
     let entries = fs::read_dir(&git.git_dir).map_err(ChangesError::file("read", &git.git_dir))?;
     let shared = entries.flatten().filter(|entry| is_shared_index(&entry.file_name().to_string_lossy()));

@@ -107,7 +107,7 @@ fn delete_earlier_branch(checkout: &JobCheckout, files: &JobFiles, git: GitProgr
 }
 
 /// Returns the message of the commit with the changes.
-fn commit_message(job: &Job) -> String {
+pub(crate) fn commit_message(job: &Job) -> String {
     let prompt = &job.order.call.prompt;
     let line = prompt.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let printable = line.chars().filter(|c| !c.is_control());

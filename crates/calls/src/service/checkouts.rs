@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use changes::{Direction, Restoration, Restored};
+use changes::{Destination, Direction, Restoration, Restored};
 use model::JobId;
 use model::exact_path::show_path;
 
@@ -14,12 +14,27 @@ use crate::error::CallError;
 use crate::job_changes::{ChangesState, Worktrees, record};
 use crate::locks::{LockGuard, LockKey};
 
+/// The places that get applied changes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ApplyTarget {
+    /// The worktree.
+    #[default]
+    Worktree,
+    /// The worktree and the index. Files whose content differs from the index before are refused.
+    Index,
+    /// The worktree, the index and a new commit on the current branch. Files with edits that are not committed are refused.
+    Commit,
+}
+
 /// A request to apply the changes of a job.
 #[derive(Debug, Clone, Default)]
 pub struct ApplyRequest {
     /// The files; all of them without any path.
     pub files: FileSelection,
-    /// Writes conflicts in the same lines into the files, between markers. Without it, any conflict means that nothing is written.
+    /// The places that get the changes.
+    pub target: ApplyTarget,
+    /// Writes conflicts in the same lines into the files, between markers. Without it, or with another target than the worktree, any
+    /// conflict means that nothing is written.
     pub markers: bool,
     /// Writes nothing.
     pub dry_run: bool,
@@ -30,7 +45,7 @@ pub struct ApplyRequest {
 pub struct Applied {
     /// The root of the changed worktree.
     pub worktree: PathBuf,
-    /// The files.
+    /// The files, and the new commit.
     pub restored: Restored,
     /// The state of the changes. They stay open if only some files were applied.
     pub state: ChangesState,
@@ -61,9 +76,11 @@ impl JobService {
     pub async fn apply(&self, job: JobId, request: ApplyRequest) -> Result<Applied, CallError> {
         let guard = self.lock_checkout(job).await?;
         let worktrees = self.0.scheduler.worktrees();
-        self.use_record(&self.job(job).await?, move |job| {
+        let job = self.job(job).await?;
+        let message = checkouts::commit_message(&job);
+        self.use_record(&job, move |job| {
             let _guard = guard;
-            apply(&job, request, &worktrees)
+            apply(&job, request, &message, &worktrees)
         })
         .await
     }
@@ -150,12 +167,22 @@ fn open_checkout(job: &RecordedJob) -> Result<&JobCheckout, CallError> {
     }
 }
 
-fn apply(job: &RecordedJob, request: ApplyRequest, worktrees: &Worktrees) -> Result<Applied, CallError> {
+fn apply(
+    job: &RecordedJob,
+    request: ApplyRequest,
+    message: &str,
+    worktrees: &Worktrees,
+) -> Result<Applied, CallError> {
     let checkout = open_checkout(job)?;
-    let ApplyRequest { files, markers, dry_run } = request;
+    let ApplyRequest { files, target, markers, dry_run } = request;
     let paths = files.resolve(job);
     let restoration = Restoration {
         target: Some(&checkout.source),
+        destination: match target {
+            ApplyTarget::Worktree => Destination::Worktree,
+            ApplyTarget::Index => Destination::Index,
+            ApplyTarget::Commit => Destination::Commit { message },
+        },
         markers,
         dry_run,
         ..Restoration::new(Direction::Redo, &paths)

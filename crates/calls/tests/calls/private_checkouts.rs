@@ -6,8 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use calls::{
-    Answer, ApplyRequest, CallError, CallRequest, ChangesState, Direction, FileSelection, JobService,
-    JobStatus, PrepareError, PrivateCheckout, RepositoryOptions, RestoreAction, RestoreError, ShutdownMode,
+    Answer, ApplyRequest, ApplyTarget, CallError, CallRequest, ChangesState, Direction, FileSelection,
+    JobService, JobStatus, PrepareError, PrivateCheckout, RepositoryOptions, RestoreAction, RestoreError,
+    ShutdownMode,
 };
 use model::{JobId, Mode, SessionChoice};
 use testkit::{eventually, tests};
@@ -33,6 +34,9 @@ tests![
     checkout_for_a_session_from_outside_is_refused,
     apply_merges_into_the_worktree_and_removes_the_checkout,
     apply_of_some_files_keeps_the_rest_open,
+    apply_as_a_commit_has_the_message_of_the_branch,
+    apply_into_the_index_stages_only_the_files_of_the_job,
+    commit_over_an_edit_of_the_user_keeps_the_checkout,
     dry_run_of_apply_changes_nothing,
     apply_with_a_conflict_writes_nothing,
     apply_with_markers_writes_the_conflict,
@@ -416,6 +420,54 @@ fn apply_of_some_files_keeps_the_rest_open() {
         assert!(root.join("src/2.txt").exists() && !root.join("1.txt").exists());
         apply(&service, &answer).await.unwrap();
         assert!(root.join("1.txt").exists());
+        close(&service).await;
+    });
+}
+
+fn apply_as_a_commit_has_the_message_of_the_branch() {
+    Harness::run(async |harness| {
+        let root = create_repository(harness);
+        let service = harness.open().await;
+        let answer = answered(&service, request(harness, "write a.txt job\nanswer done")).await;
+        let branch = checkout(&answer).branch.clone().unwrap();
+        let log = ["log", "-1", "--format=%an%n%B", &branch];
+        let message = git(&root, &log);
+        let request = ApplyRequest { target: ApplyTarget::Commit, ..ApplyRequest::default() };
+        let applied = service.apply(id(&answer), request).await.unwrap();
+        assert_eq!(applied.state, ChangesState::Applied);
+        assert_eq!(git(&root, &["rev-parse", "main"]).trim(), applied.restored.commit.unwrap());
+        assert_eq!(git(&root, &[log[0], log[1], log[2], "main"]), message);
+        assert_eq!(git(&root, &["status", "--porcelain"]), " M mine.txt\n?? untracked.txt\n");
+        close(&service).await;
+    });
+}
+
+fn apply_into_the_index_stages_only_the_files_of_the_job() {
+    Harness::run(async |harness| {
+        let root = create_repository(harness);
+        let service = harness.open().await;
+        let answer = answered(&service, request(harness, "write src/new.txt job\nanswer done")).await;
+        let request = ApplyRequest { target: ApplyTarget::Index, ..ApplyRequest::default() };
+        service.apply(id(&answer), request).await.unwrap();
+        let status = git(&root, &["status", "--porcelain"]);
+        assert_eq!(status, " M mine.txt\nA  src/new.txt\n?? untracked.txt\n");
+        close(&service).await;
+    });
+}
+
+fn commit_over_an_edit_of_the_user_keeps_the_checkout() {
+    Harness::run(async |harness| {
+        let root = create_repository(harness);
+        let service = harness.open().await;
+        let answer =
+            answered(&service, request(harness, "write mine.txt job\nwrite a.txt job\nanswer done")).await;
+        let request = ApplyRequest { target: ApplyTarget::Commit, ..ApplyRequest::default() };
+        let error = service.apply(id(&answer), request).await.unwrap_err();
+        let CallError::Restore(RestoreError::Conflicts(refused)) = &error else { panic!("{error:?}") };
+        assert_eq!((refused.len(), &*refused[0].path), (1, Path::new("mine.txt")));
+        assert_eq!(read(root.join("mine.txt")), "edited\n");
+        assert_eq!(git(&root, &["log", "--format=%s", "main"]), "first\n");
+        apply(&service, &answer).await.unwrap();
         close(&service).await;
     });
 }

@@ -3,6 +3,7 @@
 //! Everything is computed before the first write. Conflicts are collected, and any of them means that nothing is written.
 
 mod decision;
+mod index;
 mod merge;
 mod plan;
 mod write;
@@ -20,6 +21,7 @@ use crate::git::{GitProgram, GitSession};
 use crate::layout::RecordLayout;
 use crate::private_git;
 use crate::repository::GitRepository;
+use crate::restore::index::IndexUpdate;
 use crate::state::{BeforeSnapshot, RecordedChanges};
 
 const LIMIT: Duration = Duration::from_mins(5);
@@ -33,6 +35,21 @@ pub enum Direction {
     Redo,
 }
 
+/// The places that get restored files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destination<'a> {
+    /// The worktree.
+    Worktree,
+    /// The worktree and the index. Files whose content differs from the index before are refused.
+    Index,
+    /// The worktree, the index and a new commit on the current branch. Files with edits that are not committed are refused. Other staged
+    /// changes stay staged. The commit is not signed, and no hook runs.
+    Commit {
+        /// The message of the commit.
+        message: &'a str,
+    },
+}
+
 /// A restoration of files.
 #[derive(Debug, Clone)]
 pub struct Restoration<'a> {
@@ -42,7 +59,10 @@ pub struct Restoration<'a> {
     pub paths: &'a [PathBuf],
     /// The repository whose worktree is changed; by default the one in which the job worked.
     pub target: Option<&'a GitRepository>,
-    /// Writes conflicts in the same lines into the file, between markers. Without it, any conflict means that nothing is written.
+    /// The places that get the files.
+    pub destination: Destination<'a>,
+    /// Writes conflicts in the same lines into the file, between markers. Without it, or with another destination than the worktree, any
+    /// conflict means that nothing is written.
     pub markers: bool,
     /// Writes nothing.
     pub dry_run: bool,
@@ -51,7 +71,8 @@ pub struct Restoration<'a> {
 impl<'a> Restoration<'a> {
     /// Returns a restoration of some files, or of all files without any path.
     pub fn new(direction: Direction, paths: &'a [PathBuf]) -> Self {
-        Self { direction, paths, target: None, markers: false, dry_run: false }
+        let (target, destination) = (None, Destination::Worktree);
+        Self { direction, paths, target, destination, markers: false, dry_run: false }
     }
 }
 
@@ -60,6 +81,8 @@ impl<'a> Restoration<'a> {
 pub struct Restored {
     /// The files.
     pub files: Vec<RestoredFile>,
+    /// The new commit.
+    pub commit: Option<String>,
 }
 
 /// A restored file.
@@ -149,6 +172,24 @@ pub enum ConflictReason {
     /// Another call changed the file at the same time, and the caller did not name it.
     #[error("another call changed it at the same time; name it to restore it nevertheless")]
     Shared,
+    /// A commit would contain an edit of the user.
+    #[error("has edits that are not committed")]
+    Uncommitted,
+    /// The index would contain an edit of the user.
+    #[error("has edits that are not staged")]
+    Unstaged,
+    /// The file is marked as `assume-unchanged` or `skip-worktree`, or is outside of a sparse checkout.
+    #[error("git does not compare it with the index")]
+    NotCompared,
+    /// A filter such as Git LFS produces the content in the index, and filters are not run.
+    #[error("a filter has to produce its content in the index")]
+    NeedsFilter,
+    /// A file of the index or of the current commit is in place of a directory, or in the directory in place of the file.
+    #[error("`{}` in the index or the current commit is in the way", show_path(path))]
+    InTheIndex {
+        /// The path of the file.
+        path: PathBuf,
+    },
     /// The current file cannot be read.
     #[error("cannot be read")]
     Unreadable,
@@ -202,6 +243,13 @@ pub enum RestoreError {
         #[source]
         source: io::Error,
     },
+    /// The files are restored, but the index or the branch could not be written.
+    #[error("the files are restored, but not all of them are staged or committed")]
+    NotStaged {
+        /// The cause.
+        #[source]
+        source: ChangesError,
+    },
     /// The record cannot be read.
     #[error(transparent)]
     Changes(#[from] ChangesError),
@@ -212,12 +260,27 @@ impl ConflictReason {
     pub(crate) fn is_unrecorded(&self) -> bool {
         matches!(self, Self::NotRecorded(_) | Self::Submodule)
     }
+
+    /// Returns whether the file can be restored in the worktree, but not in the index or in a commit.
+    fn is_of_index(&self) -> bool {
+        matches!(
+            self,
+            Self::Uncommitted
+                | Self::Unstaged
+                | Self::NotCompared
+                | Self::NeedsFilter
+                | Self::InTheIndex { .. }
+        )
+    }
 }
 
 impl RestoreError {
     /// Returns the remedy, as an imperative.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            Self::Conflicts(conflicts) if conflicts.iter().any(|conflict| conflict.reason.is_of_index()) => {
+                "no file was changed; commit or revert these edits, or change only the worktree".into()
+            }
             Self::Conflicts(_) => {
                 "no file was changed; revert the later edits of these files, or name the files to restore"
                     .into()
@@ -227,6 +290,7 @@ impl RestoreError {
                     .into()
             }
             Self::Write { source, .. } => return regular_file::path_hint(source),
+            Self::NotStaged { .. } => "run `git status`, and stage or commit the files".into(),
             Self::Changes(error) => return error.hint(),
         })
     }
@@ -284,13 +348,17 @@ pub(crate) fn restore_files(
     layout.remove_scratch();
     regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
     let plan = plan::prepare(&git, &layout.after_index(), &scratch, changes, selection, restoration)?;
-    if restoration.dry_run {
+    let (destination, dry_run) = (restoration.destination, restoration.dry_run);
+    let update = index::prepare(&git, &repository, &scratch, &plan.entries, destination, dry_run)?;
+    if dry_run {
         layout.remove_scratch();
-        return Ok(Restored { files: plan.files });
+        return Ok(Restored { files: plan.files, commit: None });
     }
     let result = write::write_files(&git.worktree, &plan.steps, &plan.directories, &journal);
+    let result = result.and_then(|()| {
+        update.map_or(Ok(None), IndexUpdate::finish).map_err(|source| RestoreError::NotStaged { source })
+    });
     layout.remove_scratch();
     remove_file(&journal)?;
-    result?;
-    Ok(Restored { files: plan.files })
+    Ok(Restored { files: plan.files, commit: result? })
 }

@@ -11,11 +11,12 @@ use crate::error::ChangesError;
 use crate::files::copy_index;
 use crate::git::Git;
 use crate::restore::decision::{Current, Decision, decide};
+use crate::restore::index::RestoredEntry;
 use crate::restore::merge::{Merged, merge_contents, stage_files};
 use crate::restore::write::{Identity, Step, StepKind};
 use crate::restore::{
-    Conflict, ConflictReason, Direction, Obstacle, Restoration, RestoreAction, RestoreError, RestoredFile,
-    Selection,
+    Conflict, ConflictReason, Destination, Direction, Obstacle, Restoration, RestoreAction, RestoreError,
+    RestoredFile, Selection,
 };
 use crate::snapshot::{Candidate, FILE_LIMIT, record_files};
 use crate::state::{FileState, RecordedChanges, Sides};
@@ -26,6 +27,8 @@ use crate::worktree_files::{Found, WorktreeFiles, is_inside_git_dir};
 pub(super) struct Plan {
     pub(super) files: Vec<RestoredFile>,
     pub(super) steps: Vec<Step>,
+    /// The restored paths with their entries.
+    pub(super) entries: Vec<RestoredEntry>,
     /// Directories to remove if they are empty afterwards.
     pub(super) directories: BTreeSet<PathBuf>,
 }
@@ -123,7 +126,9 @@ pub(super) fn prepare(
     for (path, contents, mode) in merges {
         match merge_contents(git, scratch, &contents)? {
             Merged::Clean(oid) => drop(staged.insert(path, Entry { mode, oid })),
-            Merged::WithMarkers(oid) if restoration.markers => {
+            Merged::WithMarkers(oid)
+                if restoration.markers && restoration.destination == Destination::Worktree =>
+            {
                 staged.insert(path, Entry { mode, oid });
                 if let Some(file) = files.iter_mut().find(|file| file.path == path) {
                     file.what = RestoreAction::Conflicted;
@@ -146,7 +151,31 @@ pub(super) fn prepare(
         return Err(RestoreError::Conflicts(conflicts));
     }
     stage_files(git, scratch, &staged)?;
-    Ok(Plan { files, steps, directories })
+    let entries = list_entries(&targets, &files, &staged);
+    Ok(Plan { files, steps, entries, directories })
+}
+
+/// Returns the entries after the restoration.
+fn list_entries(
+    targets: &[Target<'_>],
+    files: &[RestoredFile],
+    staged: &BTreeMap<&Path, Entry>,
+) -> Vec<RestoredEntry> {
+    let targets: BTreeMap<&Path, &Target<'_>> = targets.iter().map(|target| (target.path, target)).collect();
+    let entries = files.iter().filter_map(|file| {
+        let target = targets.get(&*file.path)?;
+        let entry = match file.what {
+            RestoreAction::NotRestored => return None,
+            RestoreAction::AlreadySo => target.to.entry(),
+            RestoreAction::Deleted => None,
+            RestoreAction::Written | RestoreAction::Merged | RestoreAction::Conflicted => {
+                staged.get(&*file.path)
+            }
+        };
+        let exists = !matches!(target.current, Current::Absent | Current::Directory);
+        Some(RestoredEntry { path: file.path.clone(), entry: entry.cloned(), exists })
+    });
+    entries.collect()
 }
 
 /// Returns the states of some of the selected files, with both paths of a renamed file.

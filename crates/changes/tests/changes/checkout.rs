@@ -12,18 +12,22 @@ use crate::file_tree::{assert_same_tree, read_exact, read_worktree};
 use crate::fixture::{LIMIT, Project, describe, git_in};
 
 /// A project with a private checkout, in which a job works.
-struct Checkout {
-    user: Project,
-    job: Project,
+pub struct Checkout {
+    /// The project of the user.
+    pub user: Project,
+    /// The private checkout, with the record of the job.
+    pub job: Project,
     without_content: Vec<PathBuf>,
 }
 
-fn program() -> GitProgram {
+/// Returns the git in `PATH`.
+pub fn program() -> GitProgram {
     GitProgram { program: "git".into(), path: std::env::var_os("PATH").unwrap() }
 }
 
 impl Checkout {
-    fn new(user: Project) -> Self {
+    /// Creates the checkout, which must not change anything in the project.
+    pub fn new(user: Project) -> Self {
         // The checkout of the fixture, `root/work`, and the record are outside of the user's worktree.
         let root = user.root.join("job");
         fs::create_dir(&root).unwrap();
@@ -35,7 +39,7 @@ impl Checkout {
     }
 
     /// Records a job in the checkout.
-    fn record_job(&self, job: impl FnOnce()) -> Vec<String> {
+    pub fn record_job(&self, job: impl FnOnce()) -> Vec<String> {
         // Without a sandbox, git sets the times of borrowed objects.
         let read = || read_exact(&self.user.worktree, |path| path.starts_with(".git/objects"));
         let before = read();
@@ -44,7 +48,8 @@ impl Checkout {
         described
     }
 
-    fn publish(&self) -> Result<Option<String>, ChangesError> {
+    /// Publishes the branch `switchboard/1`.
+    pub fn publish(&self) -> Result<Option<String>, ChangesError> {
         self.publish_as(false)
     }
 
@@ -65,7 +70,7 @@ impl Checkout {
 }
 
 /// A project with staged, unstaged, deleted, untracked and ignored files.
-fn dirty_project() -> Project {
+pub fn dirty_project() -> Project {
     let project =
         Project::new(&[("a.txt", "a\n"), ("b.txt", "b\n"), ("gone.txt", "g\n"), ("d/c.txt", "c\n")]);
     project.write(".gitignore", "*.log\n.env\n");

@@ -6,6 +6,7 @@
 
 mod checkout;
 mod conflicts;
+mod destination;
 mod file_tree;
 mod fixture;
 mod hostile;

@@ -87,7 +87,9 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
     let paths: Vec<PathBuf> = paths.unwrap_or_default().into_iter().map(PathBuf::from).collect();
     let is_partial = !paths.is_empty();
     let files = FileSelection { paths, base: None };
-    let applied = service.apply(job, ApplyRequest { files, markers: conflicts, dry_run }).await?;
+    let applied = service
+        .apply(job, ApplyRequest { files, markers: conflicts, dry_run, ..ApplyRequest::default() })
+        .await?;
     tracing::info!(%job, dry_run, "applied changes over MCP");
     let message = describe(&applied, dry_run, is_partial);
     let result = ApplyResult {
