@@ -93,6 +93,12 @@ pub enum ChangesError {
         /// The limit.
         limit: u64,
     },
+    /// The commit on which a job worked was pruned.
+    #[error("the commit {commit} on which the job worked was removed from the repository")]
+    BaseMissing {
+        /// The commit.
+        commit: String,
+    },
     /// The name of a new branch is in use.
     #[error("the branch `{name}` exists already")]
     BranchExists {
@@ -143,6 +149,7 @@ impl ChangesError {
             Self::BrokenRepository { path } => format!("fix or remove `{}`", show_path(path)),
             Self::WorktreeMissing { path } => format!("restore the directory `{}`", show_path(path)),
             Self::NotStarted { .. } => "run the job in a git repository".into(),
+            Self::BaseMissing { .. } => "apply the changes, or discard them".into(),
             Self::BranchExists { name } => format!("rename it with `git branch -m {name} NEW`"),
             Self::CommitsTooLarge { .. } => "fetch them from the checkout with `git fetch`".into(),
             Self::IndexLocked { path } => {

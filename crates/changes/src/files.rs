@@ -13,8 +13,17 @@ use crate::error::ChangesError;
 
 /// Reads at most `limit` bytes of a regular file. Returns `None` if there is none, or if it is larger.
 pub(crate) fn read_small(path: &Path, limit: u64) -> Option<Vec<u8>> {
+    read_limited(regular_file::open_linked(path), limit)
+}
+
+/// Reads at most `limit` bytes of a regular file that is no symbolic link. Returns `None` if there is none, or if it is larger.
+pub(crate) fn read_unlinked(path: &Path, limit: u64) -> Option<Vec<u8>> {
+    read_limited(regular_file::open_regular(path), limit)
+}
+
+fn read_limited(file: io::Result<File>, limit: u64) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    regular_file::open_linked(path).ok()?.take(limit + 1).read_to_end(&mut bytes).ok()?;
+    file.ok()?.take(limit + 1).read_to_end(&mut bytes).ok()?;
     (bytes.len() as u64 <= limit).then_some(bytes)
 }
 

@@ -40,6 +40,9 @@ const OPTIONS: [&str; 10] = [
     "protocol.allow=never",
 ];
 
+/// The objects of the user that a private git directory keeps, relative to it. They are read together with those of the user.
+pub(crate) const KEPT_OBJECTS: &str = "kept/objects";
+
 /// The git to run. It runs outside of any sandbox, so it must not be in a directory where an agent may have planted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitProgram {
@@ -187,7 +190,13 @@ impl GitCommand<'_> {
         let no_index = self.git.git_dir.join("no-index");
         command.env("GIT_INDEX_FILE", self.index.as_deref().unwrap_or(&no_index));
         if self.reads_user_objects {
-            command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", quote_alternate(&self.git.user_objects));
+            let mut alternates = quote_alternate(&self.git.user_objects);
+            let kept = self.git.git_dir.join(KEPT_OBJECTS);
+            if kept.is_dir() {
+                alternates.push(":");
+                alternates.push(quote_alternate(&kept));
+            }
+            command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", alternates);
         }
         if let Some(objects) = &self.objects {
             command.env("GIT_OBJECT_DIRECTORY", objects);

@@ -25,8 +25,19 @@ pub(crate) fn read_nested_commit(directory: &Path) -> Option<String> {
     read_head_files(&GitRepository::open(directory).ok()??)
 }
 
+/// Returns the commit of HEAD in a git directory that an agent could change. Follows no link: it could lead to the refs of another
+/// repository.
+pub(crate) fn read_unlinked_commit(repository: &GitRepository) -> Option<String> {
+    let is_plain = |path: &Path| path.canonicalize().is_ok_and(|real| real == path);
+    read_refs(repository, |path, limit| is_plain(path).then(|| read_small(path, limit)).flatten())
+}
+
 fn read_head_files(repository: &GitRepository) -> Option<String> {
-    let mut content = read_small(&repository.git_dir().join("HEAD"), REF_LIMIT)?;
+    read_refs(repository, read_small)
+}
+
+fn read_refs(repository: &GitRepository, read: impl Fn(&Path, u64) -> Option<Vec<u8>>) -> Option<String> {
+    let mut content = read(&repository.git_dir().join("HEAD"), REF_LIMIT)?;
     // Git limits the length of a chain of symbolic refs in the same way.
     for _ in 0..5 {
         let Some(name) = content.strip_prefix(b"ref:") else { return parse_commit(&content) };
@@ -35,16 +46,16 @@ fn read_head_files(repository: &GitRepository) -> Option<String> {
             return None;
         }
         let loose = [repository.git_dir(), repository.common_dir()].map(|directory| directory.join(&name));
-        match loose.iter().find_map(|path| read_small(path, REF_LIMIT)) {
-            Some(next) => content = next,
-            None => return read_packed_ref(repository.common_dir(), &name),
-        }
+        let Some(next) = loose.iter().find_map(|path| read(path, REF_LIMIT)) else {
+            let packed = read(&repository.common_dir().join("packed-refs"), PACKED_LIMIT)?;
+            return find_packed_ref(&packed, &name);
+        };
+        content = next;
     }
     None
 }
 
-fn read_packed_ref(common_dir: &Path, name: &str) -> Option<String> {
-    let content = read_small(&common_dir.join("packed-refs"), PACKED_LIMIT)?;
+fn find_packed_ref(content: &[u8], name: &str) -> Option<String> {
     let mut lines = content.split(|byte| *byte == b'\n');
     let line = lines.find(|line| {
         let rest = line.strip_suffix(name.as_bytes());

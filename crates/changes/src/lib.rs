@@ -21,6 +21,7 @@ mod head;
 mod ignored;
 mod index_file;
 mod index_flags;
+mod kept_objects;
 mod layout;
 mod listing;
 mod objects;

@@ -6,7 +6,8 @@ use crate::error::ChangesError;
 use crate::files::remove_file;
 use crate::git::{Git, GitCommand};
 
-fn join_lines(ids: &BTreeSet<&str>) -> Vec<u8> {
+/// Joins object ids to lines.
+pub(crate) fn join_lines(ids: &BTreeSet<&str>) -> Vec<u8> {
     ids.iter().flat_map(|id| [id.as_bytes(), b"\n"]).flatten().copied().collect()
 }
 

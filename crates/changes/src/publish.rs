@@ -3,15 +3,19 @@
 //! New objects are verified by git and written to the objects of the user; everything else is computed in the private git directory. Only
 //! the creation of the branch uses the git directory of the user, with hooks off. No other ref, no index and no configuration changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::checkout::copy_own_objects;
+use crate::entry::Entry;
 use crate::error::ChangesError;
 use crate::files::copy_index;
-use crate::git::{Git, GitSession};
-use crate::head::read_commit;
+use crate::git::{Git, GitCommand, GitSession};
+use crate::head::read_unlinked_commit;
+use crate::index_file::PrivateIndex;
 use crate::layout::RecordLayout;
+use crate::objects::{join_lines, read_sizes};
 use crate::private_git;
 use crate::repository::GitRepository;
 use crate::state::{BeforeSnapshot, FileState, RecordedChanges};
@@ -43,12 +47,13 @@ pub(crate) fn publish_branch(
 ) -> Result<Option<String>, ChangesError> {
     let checkout =
         GitRepository::from_parts(before.worktree.clone(), before.git_dir.clone(), before.common_dir.clone());
-    let git = private_git::open(&layout.git_dir(), &checkout, before.id_length, session);
+    let git = private_git::open(&layout.git_dir(), request.repository, before.id_length, session);
     let objects = request.repository.common_dir().join("objects");
     let scratch = layout.scratch("publish");
     regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
     let objects = UserObjects { git: &git, directory: &objects };
-    let publisher = Publisher { git: &git, objects, index: scratch.join("index"), request };
+    let publisher =
+        Publisher { git: &git, objects, scratch: &scratch, index: scratch.join("index"), request };
     let commit = publisher.publish(layout, before, changes, &checkout);
     layout.remove_scratch();
     commit
@@ -57,6 +62,7 @@ pub(crate) fn publish_branch(
 struct Publisher<'a> {
     git: &'a Git,
     objects: UserObjects<'a>,
+    scratch: &'a Path,
     index: PathBuf,
     request: BranchRequest<'a>,
 }
@@ -69,7 +75,7 @@ impl Publisher<'_> {
         changes: &RecordedChanges,
         checkout: &GitRepository,
     ) -> Result<Option<String>, ChangesError> {
-        let head = read_commit(checkout, self.git);
+        let head = read_unlinked_commit(checkout);
         let has_commits = head.is_some() && head != before.base;
         if changes.change_set.files.is_empty() && !has_commits {
             return Ok(None);
@@ -78,16 +84,19 @@ impl Publisher<'_> {
             before.files.iter().map(|(path, state)| (path.as_path(), state)).collect();
         let after: BTreeMap<&Path, &FileState> =
             changes.sides.iter().map(|(path, sides)| (path.as_path(), &sides.after)).collect();
+        if let Some(base) = &before.base {
+            self.restore_base(base)?;
+        }
         let states = dirty.values().chain(after.values());
         self.objects.copy_blobs(states.filter_map(|state| state.entry()))?;
         copy_index(&layout.user_index(), &self.index)?;
         self.update_index(&dirty)?;
-        let tree_before = self.objects.write_tree(&self.index)?;
+        let tree_before = self.write_tree()?;
         self.update_index(&after)?;
-        let tree = self.objects.write_tree(&self.index)?;
+        let tree = self.write_tree()?;
         let mut tip = before.base.clone();
         if let Some(head) = head.filter(|_| has_commits) {
-            self.copy_commits(&head, before.base.as_deref())?;
+            self.copy_commits(checkout, &head, before.base.as_deref())?;
             tip = Some(head);
         } else if self.objects.read_tree(tip.as_deref())?.as_ref() != Some(&tree_before) {
             let message = "Uncommitted changes of the user before the job\n";
@@ -103,18 +112,65 @@ impl Publisher<'_> {
     }
 
     /// Copies the commits of the agent, after a check of all their objects.
-    fn copy_commits(&self, head: &str, base: Option<&str>) -> Result<(), ChangesError> {
-        let range: Vec<String> =
-            [head.to_owned()].into_iter().chain(base.map(|base| format!("^{base}"))).collect();
-        let size = self.git.command("rev-list").args(["--objects", "--disk-usage"]).args(&range);
-        let size =
-            String::from_utf8_lossy(&size.with_user_objects().run()?).trim().parse().unwrap_or(u64::MAX);
+    fn copy_commits(
+        &self,
+        checkout: &GitRepository,
+        head: &str,
+        base: Option<&str>,
+    ) -> Result<(), ChangesError> {
+        let own = self.scratch.join("objects");
+        copy_own_objects(checkout.worktree(), &own, &[self.objects.directory])?;
+        let git = Git { user_objects: own, ..self.git.clone() };
+        let base = base.map(|base| format!("^{base}"));
+        self.copy_range(&git, [head.to_owned()].into_iter().chain(base))
+    }
+
+    fn copy_range(&self, git: &Git, range: impl Iterator<Item = String>) -> Result<(), ChangesError> {
+        let input = (range.collect::<Vec<_>>().join("\n") + "\n").into_bytes();
+        let size = git.command("rev-list").args(["--objects", "--disk-usage", "--stdin"]);
+        let size = size.with_user_objects().input(input.clone()).run()?;
+        let size = String::from_utf8_lossy(&size).trim().parse().unwrap_or(u64::MAX);
         if size > COMMITS_LIMIT {
             return Err(ChangesError::CommitsTooLarge { bytes: size, limit: COMMITS_LIMIT });
         }
-        let command = self.git.command("pack-objects").args(["-q", "--stdout", "--revs", "--threads=1"]);
-        let pack = command.with_user_objects().input((range.join("\n") + "\n").into_bytes()).run()?;
-        self.objects.unpack(pack)
+        let command = git.command("pack-objects").args(["-q", "--stdout", "--revs", "--threads=1"]);
+        self.objects.unpack(command.with_user_objects().input(input).run()?)
+    }
+
+    /// Restores the commit on which the job worked if the user has rewritten and pruned the history. It becomes part of the branch.
+    fn restore_base(&self, base: &str) -> Result<(), ChangesError> {
+        let is_in = |command: GitCommand<'_>| {
+            let command = command.args(["-e", &format!("{base}^{{tree}}")]);
+            command.run_accepting(|code| code >= 0).map(|(code, _)| code == 0)
+        };
+        if is_in(self.git.command("cat-file").writing_to(self.objects.directory))? {
+            return Ok(());
+        }
+        if !is_in(self.git.command("cat-file").with_user_objects())? {
+            return Err(ChangesError::BaseMissing { commit: base.to_owned() });
+        }
+        let user = Git { git_dir: self.request.repository.common_dir().to_owned(), ..self.git.clone() };
+        let refs = user.command("for-each-ref").args(["--format=^%(objectname)"]).run()?;
+        let refs = String::from_utf8_lossy(&refs);
+        self.copy_range(self.git, [base.to_owned()].into_iter().chain(refs.lines().map(str::to_owned)))
+    }
+
+    /// Writes the tree of the index. Contents that were only staged can have been pruned meanwhile, and are restored.
+    fn write_tree(&self) -> Result<String, ChangesError> {
+        let written = self.objects.write_tree(&self.index);
+        let Err(ChangesError::GitFailed { .. }) = written else { return written };
+        let index = PrivateIndex::read(&self.index, self.git.id_length)?;
+        let entries: Vec<Entry> = index.entries().map(|(_, entry)| entry).collect();
+        let ids = entries.iter().filter(|entry| !entry.is_submodule()).map(|entry| entry.oid.as_str());
+        let mut ids: BTreeSet<&str> = ids.collect();
+        let found = read_sizes(self.git.command("cat-file").writing_to(self.objects.directory), &ids)?;
+        ids.retain(|id| !found.contains_key(*id));
+        if ids.is_empty() {
+            return written;
+        }
+        let command = self.git.command("pack-objects").args(["-q", "--stdout", "--threads=1"]);
+        self.objects.unpack(command.with_user_objects().input(join_lines(&ids)).run()?)?;
+        self.objects.write_tree(&self.index)
     }
 
     /// Sets the recorded files in the index. Others stay as they are in the index of the user.

@@ -8,8 +8,9 @@ use std::time::Duration;
 use model::{ChangeKind, ChangeSet};
 
 use crate::error::ChangesError;
-use crate::files::{lock, read_json, remove_file, replace_file};
-use crate::git::{GitProgram, GitSession};
+use crate::files::{lock, read_json, remove_directory, remove_file, replace_file};
+use crate::git::{GitProgram, GitSession, KEPT_OBJECTS};
+use crate::kept_objects::link_objects;
 use crate::layout::RecordLayout;
 use crate::publish::{BranchRequest, delete_branch, publish_branch};
 use crate::repository::GitRepository;
@@ -65,6 +66,15 @@ impl ChangeRecord {
         }
     }
 
+    /// Keeps the objects of a repository from which the worktree of the job borrows, so that the user can rewrite and prune the history
+    /// before [`finish`](Self::finish) and [`publish`](Self::publish). Needs a snapshot from before the job, and lasts until
+    /// [`seal`](Self::seal). Does nothing on a file system without hard links.
+    pub fn keep_objects(&self, repository: &GitRepository) -> Result<(), ChangesError> {
+        let _lock = lock(&self.layout.lock())?;
+        link_objects(repository, &self.layout.git_dir().join(KEPT_OBJECTS));
+        Ok(())
+    }
+
     /// Returns the worktree, or `None` before [`begin`](Self::begin).
     pub fn worktree(&self) -> Result<Option<PathBuf>, ChangesError> {
         Ok(self.read_before()?.map(|before| before.worktree))
@@ -97,8 +107,8 @@ impl ChangeRecord {
         after::take_snapshot(&self.layout, before, &shared.collect(), session)
     }
 
-    /// Removes the copy of the user's index, which has the size of the repository and serves only for [`finish`](Self::finish). Later
-    /// calls of that return the recorded changes.
+    /// Removes the copy of the user's index, which has the size of the repository, and the kept objects. They serve only for
+    /// [`finish`](Self::finish), later calls of which return the recorded changes, and [`publish`](Self::publish).
     pub fn seal(&self) -> Result<(), ChangesError> {
         if !self.layout.changes().exists() {
             return Ok(());
@@ -106,6 +116,7 @@ impl ChangeRecord {
         let _lock = lock(&self.layout.lock())?;
         replace_file(&self.layout.sealed(), b"")?;
         remove_file(&self.layout.user_index())?;
+        remove_directory(&self.layout.git_dir().join(KEPT_OBJECTS))?;
         private_git::remove_shared_indexes(&self.layout.git_dir())
     }
 

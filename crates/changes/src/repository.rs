@@ -51,6 +51,16 @@ impl GitRepository {
         Ok(None)
     }
 
+    /// Opens the repository of a private checkout. Returns `None` if its agent has replaced the git directory.
+    pub fn find_checkout(directory: &Path) -> Result<Option<Self>, ChangesError> {
+        let worktree = directory.canonicalize().map_err(ChangesError::file("open", directory))?;
+        let git_dir = worktree.join(".git");
+        let is_plain = fs::symlink_metadata(&git_dir).is_ok_and(|found| found.is_dir())
+            && fs::symlink_metadata(git_dir.join("commondir")).is_err()
+            && is_git_directory(&git_dir, &git_dir);
+        Ok(is_plain.then(|| Self { worktree, common_dir: git_dir.clone(), git_dir }))
+    }
+
     /// Opens the repository whose worktree is a directory. Returns `None` if the directory has no `.git`.
     pub(crate) fn open(worktree: &Path) -> Result<Option<Self>, ChangesError> {
         let dot_git = worktree.join(".git");

@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::entry::{Entry, is_object_id};
 use crate::error::ChangesError;
 use crate::git::Git;
+use crate::objects::join_lines;
 use crate::private_git;
 use crate::repository::GitRepository;
 
@@ -33,9 +34,8 @@ impl UserObjects<'_> {
         if ids.is_empty() {
             return Ok(());
         }
-        let input = ids.iter().flat_map(|id| [id.as_bytes(), b"\n"]).flatten().copied().collect();
         let command = self.git.command("pack-objects").args(["-q", "--stdout", "--window=0", "--threads=1"]);
-        self.unpack(command.input(input).run()?)
+        self.unpack(command.input(join_lines(&ids)).run()?)
     }
 
     /// Writes the objects of a pack.

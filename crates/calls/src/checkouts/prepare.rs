@@ -144,11 +144,13 @@ pub(crate) fn begin_record(
     checkout: &JobCheckout,
 ) -> Result<(), PrepareError> {
     files.create()?;
-    let repository = GitRepository::find(&checkout.directory)?;
+    let repository = GitRepository::find_checkout(&checkout.directory)?;
     let repository =
         repository.ok_or_else(|| PrepareError::NoRepository { directory: checkout.directory.clone() })?;
     let git = find_git(&settings.lookup, checkout.source.worktree())?;
-    Ok(record(files).with_git(git).begin(&repository, LIMIT)?)
+    let record = record(files).with_git(git);
+    record.begin(&repository, LIMIT)?;
+    Ok(record.keep_objects(&checkout.source)?)
 }
 
 impl From<PrepareError> for model::Failure {

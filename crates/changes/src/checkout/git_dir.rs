@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::{RepositorySettings, UserConfig};
+use crate::entry::is_object_id;
 use crate::error::ChangesError;
-use crate::files::read_small;
+use crate::files::{read_small, read_unlinked};
 use crate::git::{Git, GitSession, quote_alternate};
 use crate::private_git::{format_data_settings, open};
 use crate::repository::GitRepository;
@@ -38,23 +39,35 @@ pub(super) fn create(
     write("config", format_config(&settings, is_sha256).as_bytes())?;
     let objects = quote_alternate(&common.join("objects"));
     write("objects/info/alternates", &[objects.as_bytes(), b"\n"].concat())?;
-    let files = [
-        (own, "HEAD", SMALL),
-        (own, "info/sparse-checkout", SMALL),
-        (common, "info/exclude", SMALL),
-        (common, "info/attributes", SMALL),
-        (common, "shallow", PACKED_LIMIT),
-        (common, "packed-refs", PACKED_LIMIT),
-    ];
-    for (directory, name, limit) in files {
-        if let Some(content) = read_small(&directory.join(name), limit) {
+    // Not through links: the agent can read the copies. Some tools link the lists of refs, whose lines are checked instead.
+    for (directory, name) in
+        [(own, "info/sparse-checkout"), (common, "info/exclude"), (common, "info/attributes")]
+    {
+        if let Some(content) = read_unlinked(&directory.join(name), SMALL) {
             write(name, &content)?;
+        }
+    }
+    for (directory, name, limit) in
+        [(own, "HEAD", SMALL), (common, "shallow", PACKED_LIMIT), (common, "packed-refs", PACKED_LIMIT)]
+    {
+        if let Some(content) = read_small(&directory.join(name), limit) {
+            let lines = content.split_inclusive(|byte| *byte == b'\n').filter(|line| is_ref_line(line));
+            write(name, &lines.collect::<Vec<_>>().concat())?;
         }
     }
     for kind in REFS {
         copy_refs(&common.join("refs").join(kind), &git_dir.join("refs").join(kind))?;
     }
     Ok(open(git_dir, source, if is_sha256 { 64 } else { 40 }, session))
+}
+
+/// Returns whether a line of HEAD, `shallow` or `packed-refs` has the form of such a line.
+fn is_ref_line(line: &[u8]) -> bool {
+    let Ok(line) = str::from_utf8(line.trim_ascii_end()) else { return false };
+    let id = line.strip_prefix('^').unwrap_or(line);
+    line.starts_with("ref: refs/")
+        || line.starts_with("# pack-refs")
+        || is_object_id(id.split_once(" refs/").map_or(id, |(id, _)| id))
 }
 
 fn format_config(settings: &RepositorySettings, is_sha256: bool) -> String {

@@ -7,6 +7,7 @@
 
 mod copy;
 mod git_dir;
+mod own_objects;
 mod stat;
 
 use std::collections::BTreeSet;
@@ -19,13 +20,15 @@ use crate::checkout::copy::{CopiedFiles, copy_files};
 use crate::checkout::stat::update_index;
 use crate::entry::{split_nul, to_path};
 use crate::error::ChangesError;
-use crate::files::{read_index, read_small, remove_directory, write_index};
+use crate::files::{read_index, read_unlinked, remove_directory, write_index};
 use crate::git::{Git, GitProgram, GitSession};
 use crate::index_file::visit_entries;
 use crate::parallel::run_both;
 use crate::private_git::{copy_user_index, is_shared_index};
 use crate::repository::GitRepository;
 use crate::worktree_files::is_inside_git_dir;
+
+pub(crate) use own_objects::copy_own_objects;
 
 /// The file with patterns of ignored files that a checkout needs.
 const INCLUDE: &str = ".worktreeinclude";
@@ -68,12 +71,12 @@ pub fn create_checkout(
     let target = Root::open(directory).map_err(ChangesError::file("open", directory))?;
     let copied = copy_files(&git, &root, &target, &paths)?;
     for path in submodules {
-        let missing = fs::create_dir_all(directory.join(&path));
-        missing.map_err(ChangesError::file("create", &directory.join(&path)))?;
+        let created = target.create_parents(&path.join("file"), |_| {});
+        created.map_err(ChangesError::file("create", &directory.join(&path)))?;
         without_content.push(path);
     }
     refresh(&git, &index, &copied)?;
-    let repository = GitRepository::open(directory)?;
+    let repository = GitRepository::find_checkout(directory)?;
     let repository = repository.ok_or(ChangesError::BrokenRepository { path: directory.join(".git") })?;
     Ok(NewCheckout { repository, without_content })
 }
@@ -104,7 +107,7 @@ fn list_tracked(git: &Git, index: &Path) -> Result<Tracked, ChangesError> {
         let visited = visit_entries(&bytes, git.id_length, |entry| match entry.mode {
             // A directory of a sparse checkout.
             DIRECTORY => {}
-            _ if entry.name.is_empty() => {}
+            _ if entry.name.is_empty() || is_inside_git_dir(&to_path(entry.name)) => {}
             SUBMODULE => tracked.submodules.push(to_path(entry.name)),
             _ => drop(tracked.files.insert(to_path(entry.name))),
         });
@@ -122,7 +125,8 @@ fn list_untracked(git: &Git, index: &Path) -> Result<BTreeSet<PathBuf>, ChangesE
         command.index(index).with_user_objects().run()
     };
     let mut output = list(&[Path::new("--exclude-standard")])?;
-    if let Some(patterns) = read_small(&git.worktree.join(INCLUDE), INCLUDE_LIMIT) {
+    // Not through a link: the agent can read the copy.
+    if let Some(patterns) = read_unlinked(&git.worktree.join(INCLUDE), INCLUDE_LIMIT) {
         let file = git.git_dir.join("info/include");
         fs::write(&file, patterns).map_err(ChangesError::file("write", &file))?;
         output.extend(list(&[Path::new("--ignored"), Path::new("--exclude-from"), &file])?);

@@ -43,7 +43,10 @@ impl Checkout {
         // Without a sandbox, git sets the times of borrowed objects.
         let read = || read_exact(&self.user.worktree, |path| path.starts_with(".git/objects"));
         let before = read();
-        let described = self.job.record_job(job);
+        self.job.begin();
+        self.job.record.keep_objects(&self.user.repository()).unwrap();
+        job();
+        let described = describe(&self.job.finish());
         assert_same_tree(&before, &read(), "a job in a checkout");
         described
     }
@@ -60,7 +63,8 @@ impl Checkout {
         self.job.record.publish(request, LIMIT)
     }
 
-    fn apply(&self, markers: bool) -> Result<Vec<(String, RestoreAction)>, RestoreError> {
+    /// Applies all files.
+    pub fn apply(&self, markers: bool) -> Result<Vec<(String, RestoreAction)>, RestoreError> {
         let target = self.user.repository();
         let restoration =
             Restoration { target: Some(&target), markers, ..Restoration::new(Direction::Redo, &[]) };

@@ -22,7 +22,7 @@ const HOOKS: [&str; 8] = [
 ];
 
 /// Creates a program that leaves a marker file when it runs.
-fn plant_program(project: &Project) {
+pub fn plant_program(project: &Project) {
     let program = project.root.join("program");
     let script = format!("#!/bin/sh\ntouch '{}'\ncat\n", project.root.join("marker").display());
     fs::write(&program, script).unwrap();
@@ -30,7 +30,7 @@ fn plant_program(project: &Project) {
 }
 
 /// Returns a configuration in which every setting that can name a program names this one.
-fn hostile_config(program: &Path, include: &Path) -> String {
+pub fn hostile_config(program: &Path, include: &Path) -> String {
     let program = program.display();
     let include = include.display();
     format!(
@@ -50,7 +50,8 @@ fn hostile_config(program: &Path, include: &Path) -> String {
     )
 }
 
-fn plant_hooks(project: &Project, directory: &Path) {
+/// Plants the program as each hook.
+pub fn plant_hooks(project: &Project, directory: &Path) {
     fs::create_dir_all(directory).unwrap();
     for hook in HOOKS {
         fs::copy(project.root.join("program"), directory.join(hook)).unwrap();
