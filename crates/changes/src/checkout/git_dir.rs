@@ -58,7 +58,26 @@ pub(super) fn create(
     for kind in REFS {
         copy_refs(&common.join("refs").join(kind), &git_dir.join("refs").join(kind))?;
     }
-    Ok(open(git_dir, source, if is_sha256 { 64 } else { 40 }, session))
+    let git = open(git_dir, source, if is_sha256 { 64 } else { 40 }, session);
+    if common.join("reftable").is_dir() {
+        let (head, refs) = list_reftable(&Git { git_dir: own.to_owned(), ..git.clone() })?;
+        write("HEAD", &head)?;
+        write("packed-refs", &refs)?;
+    }
+    Ok(git)
+}
+
+/// Returns the content of HEAD and the packed refs of a repository in the reftable format, which only git reads.
+fn list_reftable(git: &Git) -> Result<(Vec<u8>, Vec<u8>), ChangesError> {
+    let args = REFS.map(|kind| format!("refs/{kind}"));
+    let refs = git.command("for-each-ref").args(["--format=%(objectname) %(refname)"]).args(args).run()?;
+    let head = git.command("symbolic-ref").args(["-q", "HEAD"]);
+    let head = match head.run_accepting(|code| code <= 1)? {
+        (0, name) => [b"ref: ", &*name].concat(),
+        // A detached HEAD.
+        _ => git.command("rev-parse").args(["--verify", "HEAD"]).run()?,
+    };
+    Ok((head, refs))
 }
 
 /// Returns whether a line of HEAD, `shallow` or `packed-refs` has the form of such a line.

@@ -9,7 +9,7 @@ use changes::{
 };
 
 use crate::file_tree::{assert_same_tree, read_exact, read_worktree};
-use crate::fixture::{LIMIT, Project, describe, git_in};
+use crate::fixture::{LIMIT, Project, describe, git_command, git_in};
 
 /// A project with a private checkout, in which a job works.
 pub struct Checkout {
@@ -385,6 +385,30 @@ fn sha256_repository_is_checked_out() {
     assert_eq!(checkout.job.git(["status", "--porcelain"]), "");
     checkout.record_job(|| checkout.job.write("a.txt", "b\n"));
     assert_eq!(checkout.publish().unwrap().unwrap().len(), 64);
+}
+
+#[test]
+fn reftable_repository_is_checked_out() {
+    let project = Project::without_repository();
+    let mut init = git_command(&project.worktree);
+    if !init.args(["init", "-q", "--ref-format=reftable"]).output().unwrap().status.success() {
+        // Before git 2.45.
+        return;
+    }
+    project.write("a.txt", "a\n");
+    project.commit("first");
+    project.git(["branch", "other"]);
+    let checkout = Checkout::new(project);
+    for args in [&["status", "--porcelain=v2", "--branch"][..], &["for-each-ref"], &["log", "--all"]] {
+        assert_eq!(checkout.job.git(args), checkout.user.git(args), "{args:?}");
+    }
+    checkout.user.git(["checkout", "-q", "--detach"]);
+    let directory = checkout.user.root.join("detached");
+    create_checkout(&checkout.user.repository(), &directory, program(), LIMIT).unwrap();
+    assert_eq!(git_in(&directory, ["rev-parse", "HEAD"]), checkout.user.head());
+    checkout.record_job(|| checkout.job.write("a.txt", "b\n"));
+    checkout.publish().unwrap().unwrap();
+    assert_eq!(checkout.user.git(["log", "--format=%s", "switchboard/1"]), "Job 1\nfirst");
 }
 
 #[test]
