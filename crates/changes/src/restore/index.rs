@@ -36,7 +36,7 @@ const OPERATIONS: [(&str, &str); 6] = [
 
 /// A restored path.
 #[derive(Debug)]
-pub(super) struct RestoredEntry {
+pub(super) struct AppliedEntry {
     pub(super) path: PathBuf,
     /// The entry afterwards. `None` for a deleted file.
     pub(super) entry: Option<Entry>,
@@ -53,7 +53,7 @@ pub(super) struct IndexUpdate<'a> {
     /// The new index, in the scratch directory.
     index: PathBuf,
     lock: IndexLock,
-    entries: &'a [RestoredEntry],
+    entries: &'a [AppliedEntry],
     commit: Option<NewCommit>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn prepare<'a>(
     git: &'a Git,
     repository: &'a GitRepository,
     scratch: &Path,
-    entries: &'a [RestoredEntry],
+    entries: &'a [AppliedEntry],
     destination: Destination<'_>,
     is_dry_run: bool,
 ) -> Result<Option<IndexUpdate<'a>>, RestoreError> {
@@ -157,7 +157,7 @@ fn refuse_operation(repository: &GitRepository) -> Result<(), ChangesError> {
 }
 
 /// Refuses files whose content for the index a filter has to produce, by the attributes before or after.
-fn refuse_filtered(git: &Git, index: &Path, entries: &[RestoredEntry]) -> Result<(), RestoreError> {
+fn refuse_filtered(git: &Git, index: &Path, entries: &[AppliedEntry]) -> Result<(), RestoreError> {
     let paths: Vec<&Path> = entries
         .iter()
         .filter(|restored| restored.entry.as_ref().is_some_and(Entry::is_regular))
@@ -180,7 +180,7 @@ fn find_conflicts(
     scratch: &Path,
     index: &Path,
     head: Option<&Entries>,
-    entries: &[RestoredEntry],
+    entries: &[AppliedEntry],
 ) -> Result<Vec<Conflict>, ChangesError> {
     let (staged, unmerged) = list_index(git, index)?;
     let flags = read_flags(git, index)?;
@@ -189,7 +189,7 @@ fn find_conflicts(
     let removed: BTreeSet<&Path> = removed.map(|restored| restored.path.as_path()).collect();
     let edited = if head.is_some() { ConflictReason::Uncommitted } else { ConflictReason::Unstaged };
     let mut conflicts = Vec::new();
-    for RestoredEntry { path, entry, exists } in entries {
+    for AppliedEntry { path, entry, exists } in entries {
         let is_modified = match staged.get(path) {
             Some(_) => modified.contains(path),
             None => *exists || unmerged.contains(path),
@@ -267,7 +267,7 @@ fn list_modified(
     git: &Git,
     scratch: &Path,
     index: &Path,
-    entries: &[RestoredEntry],
+    entries: &[AppliedEntry],
 ) -> Result<BTreeSet<PathBuf>, ChangesError> {
     let modified = list_tracked(git, index)?;
     if !entries.iter().any(|restored| modified.contains_key(&restored.path)) {
@@ -285,7 +285,7 @@ fn create_commit(
     repository: &GitRepository,
     index: &Path,
     head: Head,
-    entries: &[RestoredEntry],
+    entries: &[AppliedEntry],
     message: &str,
 ) -> Result<Option<NewCommit>, ChangesError> {
     let Head { commit: parent, files } = head;
@@ -296,7 +296,7 @@ fn create_commit(
     for (path, entry) in &files {
         private.insert(path, entry);
     }
-    for RestoredEntry { path, entry, .. } in entries {
+    for AppliedEntry { path, entry, .. } in entries {
         match entry {
             Some(entry) => private.insert(path, entry),
             None => private.remove(path),

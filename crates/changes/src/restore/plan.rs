@@ -11,7 +11,7 @@ use crate::error::ChangesError;
 use crate::files::copy_index;
 use crate::git::Git;
 use crate::restore::decision::{Current, Decision, decide};
-use crate::restore::index::RestoredEntry;
+use crate::restore::index::AppliedEntry;
 use crate::restore::merge::{Merged, merge_contents, stage_files};
 use crate::restore::write::{Identity, Step, StepKind};
 use crate::restore::{
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     pub(super) files: Vec<RestoredFile>,
     pub(super) steps: Vec<Step>,
     /// The restored paths with their entries.
-    pub(super) entries: Vec<RestoredEntry>,
+    pub(super) entries: Vec<AppliedEntry>,
     /// Directories to remove if they are empty afterwards.
     pub(super) directories: BTreeSet<PathBuf>,
 }
@@ -160,7 +160,7 @@ fn list_entries(
     targets: &[Target<'_>],
     files: &[RestoredFile],
     staged: &BTreeMap<&Path, Entry>,
-) -> Vec<RestoredEntry> {
+) -> Vec<AppliedEntry> {
     let targets: BTreeMap<&Path, &Target<'_>> = targets.iter().map(|target| (target.path, target)).collect();
     let entries = files.iter().filter_map(|file| {
         let target = targets.get(&*file.path)?;
@@ -173,7 +173,7 @@ fn list_entries(
             }
         };
         let exists = !matches!(target.current, Current::Absent | Current::Directory);
-        Some(RestoredEntry { path: file.path.clone(), entry: entry.cloned(), exists })
+        Some(AppliedEntry { path: file.path.clone(), entry: entry.cloned(), exists })
     });
     entries.collect()
 }
