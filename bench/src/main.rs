@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "a bench starts the baselines it measures against")]
 
 mod census;
+mod checking_out;
 mod client;
 mod confining;
 mod cost;
@@ -280,8 +281,18 @@ fn measure_snapshotting(common: &Common) -> Result<(), Failure> {
     } else {
         snapshotting::SnapshottingScale::FULL
     };
-    let page = Page { title: "Snapshot overhead", file: "changes.md", method: scale.method() };
-    page.fill(common, |_, directory| snapshotting::measure(directory, &scale))
+    let checkouts = if common.quick {
+        checking_out::CheckingOutScale::QUICK
+    } else {
+        checking_out::CheckingOutScale::FULL
+    };
+    let method = format!("{}\n{}", scale.method(), checkouts.method());
+    let page = Page { title: "Snapshot and checkout overhead", file: "changes.md", method };
+    page.fill(common, |_, directory| {
+        let mut rows = snapshotting::measure(directory, &scale)?;
+        rows.extend(checking_out::measure(directory, &checkouts)?);
+        Ok(rows)
+    })
 }
 
 fn fill(past: &Past) -> Result<(), Failure> {

@@ -98,6 +98,8 @@ pub enum Target {
     AtMost(f64),
     /// Ours against the baseline stays below this.
     RatioBelow(f64),
+    /// Ours against the baseline is this at most.
+    RatioAtMost(f64),
     /// Ours against the baseline is this at least.
     RatioAtLeast(f64),
 }
@@ -113,10 +115,14 @@ impl Target {
                 (format!("≤ {bound} {}", row.unit.name()), row.ours, |value, bound| value <= bound)
             }
             Self::RatioBelow(bound) => (format!("< {bound} ×"), ratio, |value, bound| value < bound),
+            Self::RatioAtMost(bound) => (format!("≤ {bound} ×"), ratio, |value, bound| value <= bound),
             Self::RatioAtLeast(bound) => (format!("≥ {bound} ×"), ratio, |value, bound| value >= bound),
         };
-        let (Self::Below(bound) | Self::AtMost(bound) | Self::RatioBelow(bound) | Self::RatioAtLeast(bound)) =
-            self;
+        let (Self::Below(bound)
+        | Self::AtMost(bound)
+        | Self::RatioBelow(bound)
+        | Self::RatioAtMost(bound)
+        | Self::RatioAtLeast(bound)) = self;
         let verdict = match judged {
             None => "not measured",
             Some(spread) if met(spread.median, bound) => "met",

@@ -13,7 +13,8 @@ use crate::{Failure, output};
 
 /// The number of files that a job changes.
 const CHANGED: usize = 3;
-const LIMIT: Duration = Duration::from_mins(1);
+/// The time for one step.
+pub const LIMIT: Duration = Duration::from_mins(1);
 const BASELINE: &str = "`git status`";
 
 /// The amount of work.
@@ -115,14 +116,14 @@ fn take_round(directory: &Path, changed: &[PathBuf], round: u32) -> Result<Round
 }
 
 /// Returns the duration of a step, in milliseconds.
-fn time(step: impl FnOnce() -> Result<(), Failure>) -> Result<f64, Failure> {
+pub fn time(step: impl FnOnce() -> Result<(), Failure>) -> Result<f64, Failure> {
     let started = Instant::now();
     step()?;
     Ok(started.elapsed().as_secs_f64() * 1e3)
 }
 
 /// Creates a repository with one commit, and returns its files.
-fn create_repository(worktree: &Path, files: usize) -> Result<Vec<PathBuf>, Failure> {
+pub fn create_repository(worktree: &Path, files: usize) -> Result<Vec<PathBuf>, Failure> {
     let path =
         |number: usize| worktree.join(format!("src{}/module{}/file{number}.rs", number / 1_000, number / 20));
     let paths: Vec<PathBuf> = (0..files).map(path).collect();
@@ -139,7 +140,8 @@ fn create_repository(worktree: &Path, files: usize) -> Result<Vec<PathBuf>, Fail
     Ok(paths)
 }
 
-fn run_git(worktree: &Path, args: &[&str]) -> Result<(), Failure> {
+/// Runs git in a worktree.
+pub fn run_git(worktree: &Path, args: &[&str]) -> Result<(), Failure> {
     let output = Command::new("git").args(args).current_dir(worktree).output()?;
     if output.status.success() {
         return Ok(());
