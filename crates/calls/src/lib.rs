@@ -60,7 +60,7 @@ pub use answer::{
     UnfinishedTask, killed_processes_note,
 };
 pub use caller_environment::{CallerEnvironment, agent_variables, secret_values};
-pub use changes::{Conflict, Direction, RestoreAction, RestoreError, Restored, RestoredFile};
+pub use changes::{Conflict, ConflictReason, Direction, RestoreAction, RestoreError, Restored, RestoredFile};
 pub use checkouts::PrepareError;
 pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};
 pub use error::CallError;

@@ -25,6 +25,60 @@ pub struct RestoredEntry {
     pub reason: Option<String>,
 }
 
+/// A file whose changes cannot be applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConflictEntry {
+    /// The path in the worktree, quoted if it is not printable.
+    pub path: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// The result of applying the changes in a private checkout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplyReply {
+    /// The job.
+    pub job_id: String,
+    /// `applied`, or `open` if a part of the changes is in the checkout only.
+    pub state: String,
+    /// The files, sorted by path: `applied`, `deleted`, `merged`, `conflicted`, `already_applied` or `not_applied`.
+    pub files: Vec<RestoredEntry>,
+    /// The files with conflicts. If there are any, nothing was written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conflicts: Vec<ConflictEntry>,
+    /// Is true if the conflicts can be written between markers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub can_mark: bool,
+}
+
+/// Changes in a private checkout that are neither applied nor discarded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenChangesEntry {
+    /// The job.
+    pub job_id: String,
+    /// The state of the job. Omitted if the store does not contain it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<StateName>,
+    /// The worktree of the user.
+    pub source: String,
+    /// The private checkout.
+    pub checkout: String,
+    /// The branch with the changes, in the repository of the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// The number of changed files, once they are recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files_changed: Option<u64>,
+    /// The number of added lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines_added: Option<u64>,
+    /// The number of removed lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines_removed: Option<u64>,
+    /// The disk space of the checkout, without borrowed objects.
+    pub disk_bytes: u64,
+}
+
 /// One line of a reply. `A` is the answer of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReplyLine<A> {
@@ -64,6 +118,9 @@ pub enum DaemonReply<A> {
     Run {
         /// The number of the run, from 1.
         number: u32,
+        /// The private checkout in which it works.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        checkout: Option<String>,
     },
     /// A `model::AgentEvent` of a job's agent.
     Event {
@@ -119,6 +176,28 @@ pub enum DaemonReply<A> {
         job_id: String,
         /// The files, sorted by path.
         files: Vec<RestoredEntry>,
+    },
+    /// The changes of a job were applied, or have conflicts.
+    Applied(ApplyReply),
+    /// The changes of a job were discarded.
+    Discarded {
+        /// The job.
+        job_id: String,
+        /// The changes. Omitted if they were not recorded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        changes: Option<ChangeSet>,
+    },
+    /// The open changes.
+    OpenChanges {
+        /// The changes, those of the newest job first.
+        changes: Vec<OpenChangesEntry>,
+    },
+    /// The private checkout of a job.
+    Checkout {
+        /// Its directory; `None` without a checkout.
+        directory: Option<String>,
+        /// Its disk space; `None` if it is removed.
+        disk_bytes: Option<u64>,
     },
     /// A link to the web page.
     Link {

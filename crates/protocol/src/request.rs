@@ -88,6 +88,30 @@ pub enum DaemonRequest {
         #[serde(flatten)]
         files: SelectedFiles,
     },
+    /// Applies the changes of a job in a private checkout to the worktree of the user.
+    Apply {
+        /// The job.
+        job: String,
+        /// Writes conflicts in the same lines into the files, between markers.
+        markers: bool,
+        /// Writes nothing.
+        dry_run: bool,
+        /// The files.
+        #[serde(flatten)]
+        files: SelectedFiles,
+    },
+    /// Discards the changes of a job in a private checkout.
+    Discard {
+        /// The job.
+        job: String,
+    },
+    /// Lists the changes in private checkouts that are neither applied nor discarded.
+    OpenChanges,
+    /// Returns the private checkout of a job.
+    Checkout {
+        /// The job.
+        job: String,
+    },
     /// Returns a one-time link to the web page.
     Open,
     /// Returns aggregated statistics.
@@ -108,6 +132,9 @@ impl DaemonRequest {
             | Self::Changes { job, .. }
             | Self::Patch { job, .. }
             | Self::Restore { job, .. }
+            | Self::Apply { job, .. }
+            | Self::Discard { job }
+            | Self::Checkout { job }
             | Self::Retry { job } => Some(job),
             Self::Wait { jobs, .. } => jobs.first().filter(|_| jobs.len() == 1).map(String::as_str),
             _ => None,

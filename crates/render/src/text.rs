@@ -159,6 +159,17 @@ pub fn format_dollars(sum: f64) -> String {
     }
 }
 
+/// Formats a size in bytes: `512 B`, `1.2 MB`.
+pub fn format_bytes(number: u64) -> String {
+    let tenths = |unit: u64| format!("{}.{}", number / unit, number % unit * 10 / unit);
+    match number {
+        ..1_000 => format!("{number} B"),
+        1_000..1_000_000 => format!("{} kB", tenths(1_000)),
+        1_000_000..1_000_000_000 => format!("{} MB", tenths(1_000_000)),
+        _ => format!("{} GB", tenths(1_000_000_000)),
+    }
+}
+
 /// Formats a count with its noun in the singular or plural.
 pub fn format_count(number: u32, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })

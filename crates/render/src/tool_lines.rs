@@ -108,6 +108,11 @@ impl ToolLog {
         Self { directory, timing, open: Vec::new() }
     }
 
+    /// Replaces the directory.
+    pub fn set_directory(&mut self, directory: PathBuf) {
+        self.directory = directory;
+    }
+
     /// Records a `tool_use` event. For the first tool of a sub-agent, returns the line that announces the sub-agent.
     pub fn start(&mut self, event: &Value) -> Option<ToolLine> {
         let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();

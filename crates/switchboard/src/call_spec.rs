@@ -21,6 +21,9 @@ pub fn build(args: &CallArgs, config: &Config) -> Result<CallSpec, CallSpecError
     if let Some(policy) = args.policy.filter(|policy| args.observe && policy.contradicts_observe()) {
         return Err(CallSpecError::ObserveWrites { policy });
     }
+    if args.worktree && args.direct {
+        return Err(CallSpecError::DirectCheckout);
+    }
     let session = match (&args.session, args.go_on) {
         (Some(id), _) => SessionChoice::Resume(id.clone()),
         (None, true) => SessionChoice::ContinueLatest,
@@ -28,6 +31,7 @@ pub fn build(args: &CallArgs, config: &Config) -> Result<CallSpec, CallSpecError
     };
     let call = CallSpec {
         add_dirs,
+        worktree: (args.worktree || args.no_worktree).then_some(args.worktree),
         model: args.model.clone(),
         session,
         mode: if args.observe { Mode::Observe } else { Mode::Execute },
@@ -108,6 +112,8 @@ pub enum CallSpecError {
     Directory { option: &'static str, directory: PathBuf, source: io::Error },
     #[error("`--observe` conflicts with `--policy {policy}`, which lets the agent write")]
     ObserveWrites { policy: Preset },
+    #[error("`--direct` has no daemon that keeps a private checkout, so it conflicts with `--worktree`")]
+    DirectCheckout,
     #[error(transparent)]
     Launch(#[from] LaunchError),
 }
@@ -125,6 +131,10 @@ impl CommandError for CallSpecError {
             Self::ObserveWrites { .. } => {
                 "omit one of them, or use `--policy observe` or `--policy sealed`".to_owned()
             }
+            Self::DirectCheckout => {
+                "omit `--direct`, or create a worktree with `git worktree add` and pass it with `--cwd`"
+                    .to_owned()
+            }
             Self::Launch(error) => error.hint(),
         })
     }
@@ -136,7 +146,8 @@ impl CommandError for CallSpecError {
             Self::Prompt(_)
             | Self::PromptNotUtf8
             | Self::PromptTooLong { .. }
-            | Self::ObserveWrites { .. } => ExitStatus::BadInput,
+            | Self::ObserveWrites { .. }
+            | Self::DirectCheckout => ExitStatus::BadInput,
         }
     }
 }

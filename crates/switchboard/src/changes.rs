@@ -1,4 +1,4 @@
-//! The commands `diff` and `undo`.
+//! The commands `diff` and `undo`, and the descriptions of changes.
 //!
 //! File names and contents are those of an agent: on a terminal, all of them pass the sanitizer of `output`.
 
@@ -7,13 +7,16 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use calls::{ChangedFile, Changes};
+use calls::{ChangedFile, Changes, ChangesState, Collision, PrivateCheckout};
 use protocol::{DaemonConnector, DaemonRequest, RequestError, RestoredEntry, SelectedFiles};
 use render::text::{list_id_prefixes, shell_quote, show_escapes, strip_control};
 
 use crate::client::{self, JobReply};
 use crate::failure::CommandFailure;
 use crate::{cli, output, style};
+
+/// The maximum number of files in a line.
+const MAX_LISTED: usize = 5;
 
 /// Prints the changes of a job.
 pub fn diff(args: &cli::ShowDiff) -> Result<ExitCode, CommandFailure> {
@@ -29,6 +32,7 @@ pub fn diff(args: &cli::ShowDiff) -> Result<ExitCode, CommandFailure> {
         } else {
             print_list(&changes.files.iter().map(ChangedFile::from).collect::<Vec<_>>());
             output::line(&describe(&Changes::from(&changes)));
+            print_place(&mut connector, args)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -45,7 +49,18 @@ pub fn diff(args: &cli::ShowDiff) -> Result<ExitCode, CommandFailure> {
         output::raw(&patch);
     }
     print_unshown(&mut connector, args)?;
+    print_place(&mut connector, args)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the place of changes that are not in the worktree of the user, beside them.
+fn print_place(connector: &mut DaemonConnector, args: &cli::ShowDiff) -> Result<(), CommandFailure> {
+    let answer = client::fetch_answer(connector, &args.id)?;
+    let checkout = answer.changes.as_ref().and_then(|changes| changes.checkout.as_ref());
+    if let Some(checkout) = checkout.filter(|checkout| checkout.state == ChangesState::Open) {
+        output::aside(&format!("not applied:{}", describe_place(checkout, &answer.job_id)));
+    }
+    Ok(())
 }
 
 /// Prints the changed files that are not in the patch, beside it.
@@ -92,16 +107,27 @@ pub fn undo(args: &cli::UndoChanges) -> Result<ExitCode, CommandFailure> {
         output::line("no files");
         return Ok(ExitCode::SUCCESS);
     }
-    for RestoredEntry { path, action, reason } in &files {
-        let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        output::line(&format!("{}: {path}{reason}", action.replace('_', " ")));
-    }
-    if files.iter().any(|file| !matches!(&*file.action, "already_restored" | "not_restored")) {
+    print_restored(&files, false);
+    if files.iter().any(is_written) {
         let command = reverse_command(args, &job_id);
         let verb = if args.redo { "undo it again" } else { "redo it" };
         output::aside(&format!("{verb} with `{command}`"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints files with the actions that restored them, or would restore them.
+pub fn print_restored(files: &[RestoredEntry], is_dry_run: bool) {
+    for file in files {
+        let reason = file.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let would_be = if is_dry_run && is_written(file) { "would be " } else { "" };
+        output::line(&format!("{would_be}{}: {}{reason}", file.action.replace('_', " "), file.path));
+    }
+}
+
+/// Returns whether a file was changed in the worktree.
+fn is_written(file: &RestoredEntry) -> bool {
+    !file.action.starts_with("already_") && !file.action.starts_with("not_")
 }
 
 /// Returns the command that reverses an undo or a redo of the same files.
@@ -111,7 +137,8 @@ fn reverse_command(args: &cli::UndoChanges, job: &str) -> String {
     format!("switchboard undo {option}{}{}", short_id(job), paths.collect::<String>())
 }
 
-fn select(paths: &[PathBuf]) -> SelectedFiles {
+/// Selects files by their paths in the current directory.
+pub fn select(paths: &[PathBuf]) -> SelectedFiles {
     SelectedFiles { paths: paths.to_vec(), base: env::current_dir().ok() }
 }
 
@@ -151,12 +178,137 @@ pub fn describe(changes: &Changes) -> String {
     }
 }
 
-/// Describes the changes of a job with the command that shows them. Returns `None` if there are none.
-pub fn summary_line(changes: &Changes, job: &str) -> Option<String> {
-    let show = || format!("changed: {}; switchboard diff {}", describe(changes), short_id(job));
-    (changes.files_changed > 0).then(show)
+/// Describes the changes of a job, their place, and the next command. Returns no line if there are none.
+pub fn summary_lines(changes: &Changes, job: &str) -> Vec<String> {
+    if changes.files_changed == 0 {
+        return Vec::new();
+    }
+    let Some(checkout) = &changes.checkout else {
+        return vec![format!("changed: {}; switchboard diff {}", describe(changes), short_id(job))];
+    };
+    let mut lines = vec![format!("changed: {}{}", describe(changes), describe_place(checkout, job))];
+    if checkout.state == ChangesState::Open {
+        let reason = checkout.not_published.as_deref().map(strip_control);
+        lines.extend(reason.map(|reason| format!("no branch: {reason}")));
+        lines.extend(describe_collisions(&checkout.collisions));
+        let missing: Vec<String> = checkout.without_content.iter().map(|path| strip_control(path)).collect();
+        lines.extend(list_first(&missing, ", ").map(|paths| format!("not in the checkout: {paths}")));
+    }
+    lines
 }
 
-fn short_id(job: &str) -> String {
+/// Describes the place of changes in a private checkout and the next command: ` on branch switchboard/1; switchboard apply 1`.
+fn describe_place(checkout: &PrivateCheckout, job: &str) -> String {
+    let id = short_id(job);
+    match (checkout.state, &checkout.branch) {
+        (ChangesState::Open, Some(branch)) => {
+            format!(" on branch {}; switchboard apply {id}", strip_control(branch))
+        }
+        (ChangesState::Open, None) => {
+            format!(" in {}; switchboard apply {id}", strip_control(&checkout.directory))
+        }
+        (ChangesState::Applied, _) => format!(", applied; switchboard undo {id}"),
+        (ChangesState::Undone, _) => format!(", undone; switchboard undo --redo {id}"),
+        (ChangesState::Continued, _) => format!(", continued by a later call; switchboard diff {id}"),
+        (state @ (ChangesState::Unchanged | ChangesState::Discarded), _) => {
+            format!(", {}; switchboard diff {id}", state.name())
+        }
+    }
+}
+
+/// Describes the files that others have changed, too.
+fn describe_collisions(collisions: &[Collision]) -> Option<String> {
+    let one = |collision: &Collision| {
+        let path = strip_control(&collision.path);
+        match (&collision.job_id, &collision.conflict) {
+            (Some(job), _) => format!("{path} also changed by {}", short_id(job)),
+            (None, Some(_)) => format!("{path} conflicts with your edits"),
+            (None, None) => format!("{path} merges with your edits"),
+        }
+    };
+    let listed: Vec<String> = collisions.iter().map(one).collect();
+    list_first(&listed, "; ").map(|listed| format!("collisions: {listed}"))
+}
+
+/// Joins the first items of a list; `None` if it is empty.
+fn list_first(items: &[String], separator: &str) -> Option<String> {
+    let (first, others) = items.split_at(items.len().min(MAX_LISTED));
+    let others = (!others.is_empty()).then(|| format!("{} more", others.len()));
+    let listed: Vec<&str> = first.iter().chain(&others).map(String::as_str).collect();
+    (!listed.is_empty()).then(|| listed.join(separator))
+}
+
+/// Shortens the id of a job for a command.
+pub fn short_id(job: &str) -> String {
     list_id_prefixes(&[job.to_owned()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = "01a1dde2-0000-7000-8000-000000000000";
+
+    fn changes(checkout: PrivateCheckout) -> Changes {
+        let set = serde_json::json!({ "worktree": "/c/shop", "files_changed": 3, "lines_added": 20, "lines_removed": 4, "files": [] });
+        Changes { checkout: Some(checkout), ..serde_json::from_value(set).unwrap() }
+    }
+
+    fn checkout(state: ChangesState) -> PrivateCheckout {
+        PrivateCheckout {
+            directory: "/c/shop".to_owned(),
+            source: "/home/ana/shop".to_owned(),
+            state,
+            branch: (state == ChangesState::Open).then(|| "switchboard/01a1dde2-0000".to_owned()),
+            not_published: None,
+            collisions: Vec::new(),
+            without_content: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn summary_names_place_and_next_command() {
+        for (state, place) in [
+            (ChangesState::Open, " on branch switchboard/01a1dde2-0000; switchboard apply 01a1dde2-0000"),
+            (ChangesState::Continued, ", continued by a later call; switchboard diff 01a1dde2-0000"),
+            (ChangesState::Applied, ", applied; switchboard undo 01a1dde2-0000"),
+            (ChangesState::Undone, ", undone; switchboard undo --redo 01a1dde2-0000"),
+            (ChangesState::Discarded, ", discarded; switchboard diff 01a1dde2-0000"),
+        ] {
+            let lines = summary_lines(&changes(checkout(state)), JOB);
+            assert_eq!(lines, [format!("changed: 3 files (+20 −4){place}")]);
+        }
+    }
+
+    #[test]
+    fn summary_lists_collisions_and_missing_parts() {
+        let collision = |path: &str, job: Option<&str>, conflict: Option<&str>| Collision {
+            path: path.to_owned(),
+            job_id: job.map(str::to_owned),
+            conflict: conflict.map(str::to_owned),
+        };
+        let mut collisions = vec![
+            collision("src/a\u{7}.rs", Some(JOB), None),
+            collision("b", None, Some("edited since")),
+            collision("c", None, None),
+        ];
+        collisions.extend((0..4).map(|number| collision(&number.to_string(), None, None)));
+        let open = PrivateCheckout {
+            branch: None,
+            not_published: Some("the disk is full".to_owned()),
+            collisions,
+            without_content: vec!["vendor/lib".to_owned(), "nested".to_owned()],
+            ..checkout(ChangesState::Open)
+        };
+        assert_eq!(
+            summary_lines(&changes(open), JOB),
+            [
+                "changed: 3 files (+20 −4) in /c/shop; switchboard apply 01a1dde2-0000",
+                "no branch: the disk is full",
+                "collisions: src/a␇.rs also changed by 01a1dde2-0000; b conflicts with your edits; c merges with your edits; \
+                 0 merges with your edits; 1 merges with your edits; 2 more",
+                "not in the checkout: vendor/lib, nested",
+            ]
+        );
+    }
 }

@@ -47,6 +47,10 @@ pub enum Command {
     Diff(ShowDiff),
     /// Restore the files that a job changed
     Undo(UndoChanges),
+    /// Apply the changes of a job in a private checkout
+    Apply(ApplyChanges),
+    /// Discard the changes of jobs in private checkouts
+    Discard(DiscardChanges),
     /// Wait for jobs to finish
     Wait(Wait),
     /// Cancel jobs and kill their process trees
@@ -82,7 +86,7 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(
     after_help = format!(
-        "The configuration can change the defaults of --policy, --network, --trust-workspace and --best-effort.\n\
+        "The configuration can change the defaults of --policy, --network, --trust-workspace, --best-effort and --worktree.\n\
          Press Ctrl-C to cancel the call and wait for cleanup; press it again to detach.\n\n{}",
         ExitStatus::table()
     )
@@ -100,6 +104,14 @@ pub struct CallArgs {
     /// Additional directory the agent may work in; repeatable
     #[arg(long, value_name = "DIRECTORY")]
     pub add_dir: Vec<PathBuf>,
+    /// Work in a private checkout of the repository; `apply` brings the changes back
+    ///
+    /// The checkout has the files of your worktree, uncommitted and untracked ones included.
+    #[arg(long, conflicts_with = "no_worktree")]
+    pub worktree: bool,
+    /// Work in the directory itself, even if the configuration sets `worktree`
+    #[arg(long)]
+    pub no_worktree: bool,
     /// Model: an alias such as opus, or a full name [default: the agent's choice]
     #[arg(long)]
     pub model: Option<String>,
@@ -235,6 +247,9 @@ pub struct ListJobs {
     /// Refresh every second until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     pub watch: bool,
+    /// List the changes in private checkouts that are neither applied nor discarded
+    #[arg(long, conflicts_with_all = ["status", "agent", "tool", "task", "limit", "watch"])]
+    pub open_changes: bool,
     /// Print the list as JSON
     #[arg(long)]
     pub json: bool,
@@ -299,6 +314,45 @@ pub struct UndoChanges {
     #[arg(long)]
     pub redo: bool,
     /// Print the restored files as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Merges with your edits. If one file conflicts, no file is changed, and the conflicts are listed. Without PATH, the private \
+                        checkout and its branch are removed afterwards. Commits, branches and the index stay as they are.\n\
+                        Exit codes: 0 the changes are applied, 1 there are conflicts, with --conflicts in the files, 2 no such job, no \
+                        private checkout, changes already applied or discarded, no change of a path, or a job is working there."
+)]
+pub struct ApplyChanges {
+    /// Job id or unique prefix
+    pub id: String,
+    /// Only these files and directories
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Write conflicting lines into the files, between markers like those of git merge
+    #[arg(long)]
+    pub conflicts: bool,
+    /// Print the result without changing anything
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the applied files as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Removes the private checkout and its branch. `switchboard diff ID` shows the changes until the job is removed.\n\
+                        Exit codes: 0 the changes are discarded, 2 no such job, no private checkout, changes already applied or \
+                        discarded, or the job has not finished."
+)]
+pub struct DiscardChanges {
+    /// Job ids or unique prefixes
+    #[arg(required = true)]
+    pub ids: Vec<String>,
+    /// Print the result for each job as a line of JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -11,7 +11,7 @@ use render::duration::format_millis;
 use render::text::{abbreviate, format_count, format_dollars, sanitize, shell_quote, strip_control};
 use unicode_width::UnicodeWidthStr;
 
-use crate::changes::summary_line;
+use crate::changes::summary_lines;
 use crate::{output, style};
 
 /// The facts of an ended or running call.
@@ -29,8 +29,8 @@ pub struct ClosingLines {
     hint: Option<String>,
     notes: Vec<String>,
     sandbox: Option<Sandbox>,
-    /// The changed files and the command that shows them.
-    changes: Option<String>,
+    /// The changed files, their place, and the next command.
+    changes: Vec<String>,
     resume: Option<String>,
     /// The job, or the directory with the files of the run.
     reference: String,
@@ -64,7 +64,11 @@ impl ClosingLines {
             hint: answer.error.as_ref().map(|error| error.hint.clone()),
             notes: leftover.into_iter().chain(notes).map(|note| format!("note: {note}")).collect(),
             sandbox: answer.sandbox.clone(),
-            changes: answer.changes.as_ref().and_then(|changes| summary_line(changes, &answer.job_id)),
+            changes: answer
+                .changes
+                .as_ref()
+                .map(|changes| summary_lines(changes, &answer.job_id))
+                .unwrap_or_default(),
             resume: answer
                 .session_id
                 .as_ref()
@@ -109,7 +113,7 @@ impl ClosingLines {
             hint: outcome.hint().map(str::to_owned),
             notes,
             sandbox,
-            changes: None,
+            changes: Vec::new(),
             resume: outcome
                 .session
                 .as_ref()
@@ -239,7 +243,7 @@ mod tests {
             hint: None,
             notes: Vec::new(),
             sandbox: None,
-            changes: None,
+            changes: Vec::new(),
             resume: None,
             reference: "job: 1".to_owned(),
         }

@@ -141,6 +141,10 @@ impl Follower {
                 // Not counted: the next daemon does not repeat a wait that is over.
                 JobReply::Event { event } if is_waiting_event(&event) => self.view.show_event(&event),
                 _ if to_skip > 0 => to_skip -= 1,
+                JobReply::Run { checkout: Some(checkout), .. } => {
+                    self.events_shown += 1;
+                    self.view.set_directory(checkout.into());
+                }
                 JobReply::Event { event } => {
                     self.events_shown += 1;
                     self.view.show_event(&event);

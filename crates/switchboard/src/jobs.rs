@@ -15,14 +15,14 @@ use render::duration::format_millis;
 use render::text::{format_dollars, strip_control, unique_prefix_length};
 use render::tool_lines::Timing;
 
-use crate::changes::summary_line;
+use crate::changes::summary_lines;
 use crate::client::{self, JobReply};
 use crate::closing::describe_problem;
 use crate::exit_status::ExitStatus;
 use crate::failure::CommandFailure;
 use crate::follow::{CtrlC, check_job_output, follow};
 use crate::view::{OutputMode, View};
-use crate::{cli, output, style};
+use crate::{checkouts, cli, output, style};
 
 /// The poll interval of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -96,23 +96,19 @@ fn format_time(millis: u64) -> String {
 
 /// Prints the status of a job.
 pub fn status(id: &str, json: bool) -> Result<ExitCode, CommandFailure> {
-    let answer = fetch_answer(&mut client::connector()?, id)?;
+    let mut connector = client::connector()?;
+    let answer = client::fetch_answer(&mut connector, id)?;
     if json {
         output::line(&serde_json::to_string_pretty(&answer)?);
     } else {
-        print_answer(&answer);
+        let checkout = checkouts::describe_checkout(&mut connector, &answer)?;
+        print_answer(&answer, checkout.as_deref());
     }
     Ok(ExitStatus::from_answer(&answer).into())
 }
 
-fn fetch_answer(connector: &mut DaemonConnector, id: &str) -> Result<Box<Answer>, RequestError> {
-    match protocol::request(connector, &DaemonRequest::Job { job: id.to_owned() })? {
-        JobReply::Answer(answer) => Ok(answer),
-        _ => Err(RequestError::UnexpectedReply),
-    }
-}
-
-fn print_answer(answer: &Answer) {
+/// Prints an answer with the description of its private checkout.
+fn print_answer(answer: &Answer, checkout: Option<&str>) {
     let line = |name: &str, value: &str| output::line(&format!("{name}: {}", strip_control(value)));
     output::line(&format!("job {}: {}", answer.job_id, style::job_status(answer.status, &io::stdout())));
     line("agent", &answer.agent);
@@ -150,8 +146,13 @@ fn print_answer(answer: &Answer) {
     if let Some(sandbox) = &answer.sandbox {
         output::line(&strip_control(&sandbox.describe()));
     }
-    if let Some(changes) = answer.changes.as_ref().and_then(|changes| summary_line(changes, &answer.job_id)) {
-        output::line(&changes);
+    if let Some(changes) = &answer.changes {
+        for summary in summary_lines(changes, &answer.job_id) {
+            output::line(&summary);
+        }
+    }
+    if let Some(checkout) = checkout {
+        line("checkout", checkout);
     }
     line("stdout", &answer.output_file);
     if let Some(file) = &answer.error_file {
@@ -185,7 +186,7 @@ pub fn logs(args: &cli::Logs) -> Result<ExitCode, CommandFailure> {
         check_job_output(&args.id)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let answer = fetch_answer(&mut connector, &args.id)?;
+    let answer = client::fetch_answer(&mut connector, &args.id)?;
     let mode = if args.json { OutputMode::Events } else { OutputMode::Text };
     let agent = answer.agent.parse().map_err(|_| RequestError::UnexpectedReply)?;
     let directory = answer.cwd.clone().unwrap_or_default().into();
@@ -262,29 +263,21 @@ fn wait_exit_code(answers: &[Answer], any: bool) -> ExitCode {
 
 /// Cancels jobs. A failure does not affect the others.
 pub fn cancel(args: &cli::Cancel) -> Result<ExitCode, CommandFailure> {
-    let mut connector = client::connector()?;
-    let mut code = ExitCode::SUCCESS;
-    for id in &args.ids {
-        match protocol::request(&mut connector, &DaemonRequest::Cancel { job: id.clone() }) {
-            Ok(JobReply::Cancelled { job_id, previous, now }) => {
-                if args.json {
-                    let line = serde_json::json!({ "job_id": job_id, "previous": previous, "status": now });
-                    output::line(&line.to_string());
-                } else if now.ended().is_some() {
-                    output::line(&format!("{job_id}: {}", now.as_str()));
-                } else {
-                    output::line(&format!("{job_id}: stopping"));
-                }
-            }
-            Ok(_) => return Err(RequestError::UnexpectedReply.into()),
-            Err(error @ RequestError::Rejected { .. }) => {
-                output::error(&error, error.hint().as_deref());
-                code = CommandFailure::from(error).exit_code();
-            }
-            Err(error) => return Err(error.into()),
+    client::for_each_job(&args.ids, |connector, id| {
+        let reply = protocol::request(connector, &DaemonRequest::Cancel { job: id.to_owned() })?;
+        let JobReply::Cancelled { job_id, previous, now } = reply else {
+            return Err(RequestError::UnexpectedReply);
+        };
+        if args.json {
+            let line = serde_json::json!({ "job_id": job_id, "previous": previous, "status": now });
+            output::line(&line.to_string());
+        } else if now.ended().is_some() {
+            output::line(&format!("{job_id}: {}", now.as_str()));
+        } else {
+            output::line(&format!("{job_id}: stopping"));
         }
-    }
-    Ok(code)
+        Ok(())
+    })
 }
 
 /// Submits an ended job again.

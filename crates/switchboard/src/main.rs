@@ -8,6 +8,7 @@ mod call;
 mod call_spec;
 mod caller;
 mod changes;
+mod checkouts;
 mod client;
 mod closing;
 mod config;
@@ -64,10 +65,13 @@ fn run(command: Command) -> Result<ExitCode, CommandFailure> {
     match command {
         Command::Call(args) if args.direct => direct::run(&args),
         Command::Call(args) => call::run(&args),
+        Command::Jobs(args) if args.open_changes => checkouts::list(&args),
         Command::Jobs(args) => jobs::list(&args),
         Command::Logs(args) => jobs::logs(&args),
         Command::Diff(args) => changes::diff(&args),
         Command::Undo(args) => changes::undo(&args),
+        Command::Apply(args) => checkouts::apply(&args),
+        Command::Discard(args) => checkouts::discard(&args),
         Command::Wait(args) => jobs::wait(&args),
         Command::Cancel(args) => jobs::cancel(&args),
         Command::Retry(args) => jobs::retry(&args),

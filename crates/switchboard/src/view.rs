@@ -91,6 +91,11 @@ pub struct View {
 }
 
 impl View {
+    /// Replaces the directory to which paths are shown relative.
+    pub fn set_directory(&mut self, directory: PathBuf) {
+        self.tools.set_directory(directory);
+    }
+
     /// Creates the view of a job of `agent` in `directory`.
     pub fn new(mode: OutputMode, agent: AgentKind, directory: PathBuf, timing: Timing) -> Self {
         let live = mode == OutputMode::Text && io::stderr().is_terminal();

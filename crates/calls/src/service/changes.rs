@@ -122,6 +122,11 @@ impl JobService {
         self.use_record(&self.job(job).await?, |job| Ok(job.record.file_patches()?)).await
     }
 
+    /// Returns the directory of the private checkout of a job, if it has one.
+    pub fn checkout_directory(&self, job: JobId) -> Option<PathBuf> {
+        JobCheckout::read(&self.files(job)).map(|checkout| checkout.directory)
+    }
+
     /// Returns the file with the whole patch, once it exists.
     pub fn patch_file(&self, job: JobId) -> PathBuf {
         record(&self.files(job)).patch_file()

@@ -7,19 +7,21 @@ use std::io;
 use std::time::Duration;
 
 use calls::{
-    CallError, CallRequest, Direction, FileSelection, Followed, JobFilter, JobService, JobSummary,
-    PageRequest, PrefixMatch, RestoreError, RestoredFile, Stream, Until,
+    ApplyRequest, CallError, CallRequest, ChangesState, Conflict, ConflictReason, Direction, FileSelection,
+    Followed, JobFilter, JobService, JobSummary, OpenChanges, PageRequest, PrefixMatch, PrepareError,
+    RestoreError, RestoredFile, Stream, Until,
 };
 use dashboard::stats;
 use model::exact_path::show_path;
-use model::{Job, JobId, JobIdPrefix, Timestamp};
+use model::{Job, JobId, JobIdPrefix, StateName, Timestamp};
 use render::text::list_id_prefixes;
 use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
 
 use protocol::{
-    DaemonRequest, ErrorCategory, ErrorReply, JobListEntry, JobQuery, OutputStream, ReplyLine, RestoredEntry,
-    SelectedFiles, SubmitReply, SubmitRequest, event_to_json, waiting_event,
+    ApplyReply, ConflictEntry, DaemonRequest, ErrorCategory, ErrorReply, JobListEntry, JobQuery,
+    OpenChangesEntry, OutputStream, ReplyLine, RestoredEntry, SelectedFiles, SubmitReply, SubmitRequest,
+    event_to_json, waiting_event,
 };
 
 use super::connection::ClientConnection;
@@ -97,30 +99,56 @@ impl From<CallError> for HandlerError {
             | CallError::Closing => ErrorCategory::Other,
             _ => ErrorCategory::Input,
         };
-        let hint = match &error {
-            CallError::NoEarlierSession { .. } => {
-                "omit `--continue` to start a session, or pass one with `--session`".to_owned()
-            }
-            CallError::SessionElsewhere { .. } => {
-                "pass its directory with `--cwd`, or a session with `--session`".to_owned()
-            }
-            CallError::StoppedUnkept { job, source } => {
-                format!("check it with `switchboard status {job}`; then {}", source.hint())
-            }
-            CallError::NoSuchJob { .. } => LIST_JOBS_HINT.to_owned(),
-            CallError::Closing => {
-                "wait for its running jobs, or stop it with `switchboard stop --now`; running jobs continue"
-                    .to_owned()
-            }
-            CallError::StillRunning { job } | CallError::WorktreeInUse { user: job, .. } => {
-                format!(
-                    "wait for it with `switchboard wait {job}`, or cancel it with `switchboard cancel {job}`"
-                )
-            }
-            CallError::AlreadyEnded { job, .. } => format!("see its result with `switchboard status {job}`"),
-            error => error.hint(),
-        };
+        let hint = command_hint(&error);
         Self::Rejected(category, ErrorReply { message: model::error_chain(&error), hint })
+    }
+}
+
+/// Returns the remedy for an error, with the commands and options for it.
+fn command_hint(error: &CallError) -> String {
+    match error {
+        CallError::NoEarlierSession { .. } => {
+            "omit `--continue` to start a session, or pass one with `--session`".to_owned()
+        }
+        CallError::SessionElsewhere { .. } => {
+            "pass its directory with `--cwd`, or a session with `--session`".to_owned()
+        }
+        CallError::StoppedUnkept { job, source } => {
+            format!("check it with `switchboard status {job}`; then {}", source.hint())
+        }
+        CallError::NoSuchJob { .. } => LIST_JOBS_HINT.to_owned(),
+        CallError::Closing => {
+            "wait for its running jobs, or stop it with `switchboard stop --now`; running jobs continue"
+                .to_owned()
+        }
+        CallError::StillRunning { job } | CallError::WorktreeInUse { user: job, .. } => {
+            format!("wait for it with `switchboard wait {job}`, or cancel it with `switchboard cancel {job}`")
+        }
+        CallError::AlreadyEnded { job, .. } => format!("see its result with `switchboard status {job}`"),
+        CallError::Checkout(PrepareError::NoRepository { directory }) => {
+            format!("run `git init` in `{}`, or call with `--no-worktree`", show_path(directory))
+        }
+        CallError::Checkout(PrepareError::SessionOutside { .. }) => {
+            "omit `--session` and `--continue` to start a session, or call with `--no-worktree`".to_owned()
+        }
+        CallError::Checkout(PrepareError::ReadOnly | PrepareError::Unsuitable { .. }) => {
+            "call with `--no-worktree`".to_owned()
+        }
+        CallError::NoCheckout { job } => {
+            format!("its changes are in its directory; take them back with `switchboard undo {job}`")
+        }
+        CallError::ChangesState { job, state } => match state {
+            ChangesState::Open => format!(
+                "apply them with `switchboard apply {job}`, or drop them with `switchboard discard {job}`"
+            ),
+            ChangesState::Applied => format!("take them back with `switchboard undo {job}`"),
+            ChangesState::Undone => format!("apply them again with `switchboard undo --redo {job}`"),
+            _ => format!("see the patch with `switchboard diff {job}`"),
+        },
+        CallError::Continued { by, .. } => {
+            format!("its changes are part of that job; apply them with `switchboard apply {by}`")
+        }
+        error => error.hint(),
     }
 }
 
@@ -173,6 +201,10 @@ async fn handle_unary(
             let files = restored.files.iter().map(restored_entry).collect();
             JobReply::Restored { job_id: job.to_string(), files }
         }
+        DaemonRequest::Apply { .. }
+        | DaemonRequest::Discard { .. }
+        | DaemonRequest::OpenChanges
+        | DaemonRequest::Checkout { .. } => handle_checkout(service, request).await?,
         DaemonRequest::Jobs(query) => list_jobs(service, query).await?,
         DaemonRequest::Stats { since_ms } => {
             JobReply::Stats(stats::collect_statistics(service, since_ms.map(Timestamp::from_millis)).await?)
@@ -186,6 +218,82 @@ async fn handle_unary(
             ));
         }
     })
+}
+
+/// Handles a request about changes in private checkouts.
+async fn handle_checkout(service: &JobService, request: DaemonRequest) -> Result<JobReply, HandlerError> {
+    Ok(match request {
+        DaemonRequest::Apply { job, markers, dry_run, files } => {
+            let job = find_job(service, &job).await?.id;
+            let request =
+                ApplyRequest { files: selection(files), markers, dry_run, ..ApplyRequest::default() };
+            JobReply::Applied(apply(service, job, request).await?)
+        }
+        DaemonRequest::Discard { job } => {
+            let job = find_job(service, &job).await?.id;
+            // Before the directory is gone. A change set that could not be recorded is no reason to keep it.
+            let changes = service.change_set(job, FileSelection::default()).await.ok();
+            service.discard(job).await?;
+            JobReply::Discarded { job_id: job.to_string(), changes }
+        }
+        DaemonRequest::Checkout { job } => {
+            let job = find_job(service, &job).await?.id;
+            let directory = service.checkout_directory(job).map(|directory| show_path(&directory));
+            JobReply::Checkout { directory, disk_bytes: service.checkout_bytes(job) }
+        }
+        _ => {
+            let mut changes = Vec::new();
+            for open in service.open_changes().await?.into_iter().rev() {
+                let status = service.job(open.job).await.ok().map(|job| job.progress.state.name());
+                changes.push(open_changes_entry(open, status));
+            }
+            JobReply::OpenChanges { changes }
+        }
+    })
+}
+
+/// Applies the changes of a job. Conflicts are a result, so that a client can list them.
+async fn apply(service: &JobService, job: JobId, request: ApplyRequest) -> Result<ApplyReply, CallError> {
+    let (files, state, conflicts) = match service.apply(job, request).await {
+        Ok(applied) => (applied.restored.files, applied.state, Vec::new()),
+        Err(CallError::Restore(RestoreError::Conflicts(conflicts))) => {
+            (Vec::new(), ChangesState::Open, conflicts)
+        }
+        Err(error) => return Err(error),
+    };
+    let entry = |conflict: &Conflict| ConflictEntry {
+        path: show_path(&conflict.path),
+        reason: conflict.reason.to_string(),
+    };
+    Ok(ApplyReply {
+        job_id: job.to_string(),
+        state: state.name().to_owned(),
+        files: files.iter().map(applied_entry).collect(),
+        can_mark: !conflicts.is_empty()
+            && conflicts.iter().all(|conflict| conflict.reason == ConflictReason::SameLines),
+        conflicts: conflicts.iter().map(entry).collect(),
+    })
+}
+
+/// Describes a file that was applied, in place of restored.
+fn applied_entry(file: &RestoredFile) -> RestoredEntry {
+    let entry = restored_entry(file);
+    RestoredEntry { action: entry.action.replace("restored", "applied"), ..entry }
+}
+
+fn open_changes_entry(open: OpenChanges, status: Option<StateName>) -> OpenChangesEntry {
+    let OpenChanges { job, source, directory, branch, extent, disk_bytes, .. } = open;
+    OpenChangesEntry {
+        job_id: job.to_string(),
+        status,
+        source: show_path(&source),
+        checkout: show_path(&directory),
+        branch,
+        files_changed: extent.map(|(files, _, _)| files),
+        lines_added: extent.map(|(_, added, _)| added),
+        lines_removed: extent.map(|(_, _, removed)| removed),
+        disk_bytes,
+    }
 }
 
 async fn submit_call(
@@ -282,7 +390,10 @@ async fn follow(
         };
         let reply = match followed {
             Some(Followed::Waiting(reason)) => JobReply::Event { event: waiting_event(&reason.to_string()) },
-            Some(Followed::Run(number)) => JobReply::Run { number },
+            Some(Followed::Run(number)) => {
+                let checkout = service.checkout_directory(job);
+                JobReply::Run { number, checkout: checkout.and_then(|path| path.to_str().map(str::to_owned)) }
+            }
             Some(Followed::Event(event)) => JobReply::Event { event: event_to_json(&event) },
             Some(Followed::Error(bytes)) => {
                 JobReply::Stderr { text: String::from_utf8_lossy(&bytes).into_owned() }

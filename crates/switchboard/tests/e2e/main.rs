@@ -4,6 +4,7 @@
 mod bridge;
 mod bubblewrap_lookup;
 mod calls;
+mod checkouts;
 mod client_environment;
 mod configuration;
 mod disk;

@@ -9,13 +9,15 @@ use crate::harness::{Harness, stdout};
 
 /// Marks the start of the generated part.
 const BEGIN: &str = "<!-- generated: the commands -->\n";
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 24] = [
     "call",
     "jobs",
     "status",
     "logs",
     "diff",
     "undo",
+    "apply",
+    "discard",
     "wait",
     "cancel",
     "retry",

@@ -178,6 +178,42 @@ fn logs_print_tools_of_lost_run_first() {
 }
 
 #[test]
+fn claude_commits_in_a_private_checkout() {
+    let script = Script::by(|_, number| match number {
+        0 => ModelTurn::shell(
+            "echo claude >> a.txt && git add a.txt && git commit -q -m work && git log --format=%s",
+        ),
+        _ => ModelTurn::text("Committed."),
+    });
+    let Some(user) = User::new(Agent::Claude, script) else { return };
+    user.install_agent();
+    let work = user.harness.work();
+    let git = |args: &[&str]| {
+        let output = Command::new("git").current_dir(&work).args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        stdout(&output)
+    };
+    fs::write(work.join("a.txt"), "first\n").unwrap();
+    git(&["init", "-q"]);
+    git(&["config", "user.name", "Ana"]);
+    git(&["config", "user.email", "ana@example.org"]);
+    git(&["add", "-A"]);
+    git(&["commit", "-q", "-m", "first"]);
+    let (answer, output) = user.call("Append a line to a.txt and commit it.", &["--worktree"]);
+    assert_eq!(answer["status"], "completed", "{output:?}");
+    let branch = answer["changes"]["checkout"]["branch"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    assert_eq!(git(&["show", &format!("{branch}:a.txt")]), "first\nclaude\n");
+    assert_eq!(git(&["log", "--format=%s", branch]), "work\nfirst\n");
+    assert_eq!(
+        (git(&["log", "--format=%s"]), git(&["status", "--porcelain"])),
+        ("first\n".into(), String::new())
+    );
+    let applied = user.harness.run(&["apply", answer["job_id"].as_str().unwrap()]);
+    assert!(applied.status.success(), "{applied:?}");
+    assert_eq!(fs::read_to_string(work.join("a.txt")).unwrap(), "first\nclaude\n");
+}
+
+#[test]
 fn unstarted_session_is_not_offered() {
     let script = Script::by(|_, _| ModelTurn::text("Answered."));
     let Some(user) = User::new(Agent::Gemini, script) else { return };
