@@ -58,6 +58,8 @@ pub enum ConfigError {
     UnknownKey { place: Source, key: String, nearest: Option<&'static str> },
     #[error("{place}: `{key}` must be {expected}, not {found}")]
     BadValue { place: Source, key: String, expected: String, found: String },
+    #[error("{place}: `{key}` is set twice")]
+    SetTwice { place: Source, key: String },
     #[error("{place}: `pass_env` must not contain `{variable}`: {reason}")]
     ForbiddenVariable { place: Source, variable: String, reason: &'static str },
 }
@@ -87,6 +89,7 @@ impl ConfigError {
             Self::UnknownKey { nearest: Some(known), .. } => {
                 format!("did you mean `{known}`? list all keys with `switchboard config --reference`")
             }
+            Self::SetTwice { .. } => "remove one of the two lines".to_owned(),
             Self::ForbiddenVariable { .. } => "remove it from `pass_env`".to_owned(),
             Self::UnknownKey { nearest: None, .. } | Self::BadValue { .. } => {
                 "see all keys and their values with `switchboard config --reference`".to_owned()

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use regular_file::open_linked;
 use rustix::process::geteuid;
@@ -12,6 +12,7 @@ use toml::de::{DeTable, DeValue};
 use super::error::{ConfigError, Source};
 use super::keys::{self, KEYS};
 use super::settings::{EffectiveSetting, SettingName};
+use super::value::{self, ValueKind};
 
 /// The maximum size. A larger file is a device or a mistake.
 const MAX_BYTES: u64 = 1 << 20;
@@ -70,26 +71,50 @@ impl FileParser<'_> {
             let place = self.source_at(key.span().start);
             match (keys::find(path_so_far), value.get_ref()) {
                 (Some((index, word)), _) => {
-                    found.push((
-                        SettingName::new(index, word),
-                        self.parse_setting(path_so_far, index, value, place)?,
-                    ));
+                    let word = match word {
+                        Some(word) if KEYS[index].is_of_path() => Some(self.parse_path(word, index, &place)?),
+                        word => word.map(str::to_owned),
+                    };
+                    let name = SettingName::new(index, word.as_deref());
+                    let setting = self.parse_setting(path_so_far, index, value, place)?;
+                    if found.iter().any(|(other, _)| *other == name) {
+                        let key = keys::join_name(path_so_far);
+                        return Err(ConfigError::SetTwice { place: setting.source, key });
+                    }
+                    found.push((name, setting));
                 }
                 (None, DeValue::Table(inner)) if keys::is_section(path_so_far) => {
+                    if let Some(index) = keys::find_path_part(path_so_far) {
+                        self.parse_path(key.get_ref(), index, &place)?;
+                    }
                     self.parse_table(path_so_far, inner, found)?;
                 }
                 (None, _) if keys::is_section(path_so_far) => {
                     let (expected, found) = ("a table".to_owned(), "a single value".to_owned());
-                    return Err(ConfigError::BadValue { place, key: path_so_far.join("."), expected, found });
+                    let key = keys::join_name(path_so_far);
+                    return Err(ConfigError::BadValue { place, key, expected, found });
                 }
                 (None, _) => {
-                    let key = path_so_far.join(".");
-                    return Err(ConfigError::UnknownKey { place, nearest: keys::find_nearest(&key), key });
+                    let nearest = keys::find_nearest(&path_so_far.join("."));
+                    let key = keys::join_name(path_so_far);
+                    return Err(ConfigError::UnknownKey { place, nearest, key });
                 }
             }
             path_so_far.pop();
         }
         Ok(())
+    }
+
+    /// Parses the path in the name of a key, without redundant separators.
+    fn parse_path(&self, word: &str, index: usize, place: &Source) -> Result<String, ConfigError> {
+        let path = value::parse_path(word, self.user_home);
+        let path = path.map(|path| path.components().collect::<PathBuf>());
+        path.and_then(|path| path.into_os_string().into_string().ok()).ok_or_else(|| ConfigError::BadValue {
+            place: place.clone(),
+            key: KEYS[index].section().to_owned(),
+            expected: ValueKind::Path.to_string(),
+            found: format!("`{word}`"),
+        })
     }
 
     fn parse_setting(
@@ -103,7 +128,7 @@ impl FileParser<'_> {
         match kind.parse_toml(value.get_ref(), self.user_home) {
             Ok(value) => Ok(EffectiveSetting { value, source }),
             Err(found) => {
-                let (key, expected) = (path.join("."), kind.to_string());
+                let (key, expected) = (keys::join_name(path), kind.to_string());
                 Err(ConfigError::BadValue { place: source, key, expected, found })
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::value::{Value, ValueKind};
 
-/// A key, or an open table with user-defined keys (its name ends with `<word>`).
+/// A key. One part of its name can be user-defined (`<word>`): the last one in an open table, or the name of a table.
 #[derive(Debug)]
 pub struct ConfigKey {
     /// The name with its sections, separated by dots.
@@ -59,41 +59,71 @@ impl ConfigKey {
         self.name.rsplit_once('.').map_or("", |(section, _)| section)
     }
 
-    /// Returns whether the last part of the name is user-defined.
+    /// Returns whether a part of the name is user-defined.
     pub fn is_open(&self) -> bool {
-        self.name.ends_with('>')
+        self.name.contains('<')
     }
 
-    /// Returns the environment variable of the key; `None` for an open table.
+    /// Returns whether the user-defined part is a path.
+    pub fn is_of_path(&self) -> bool {
+        self.name.contains(PATH_PART)
+    }
+
+    /// Returns whether a path starts like the name.
+    fn starts_with(&self, path: &[&str]) -> bool {
+        let mut parts = self.name.split('.');
+        path.iter().all(|word| parts.next().is_some_and(|part| is_open_part(part) || part == *word))
+    }
+
+    /// Returns the environment variable of the key; `None` for an open one.
     pub fn variable(&self) -> Option<String> {
         (!self.is_open()).then(|| format!("SWITCHBOARD_{}", self.name.to_uppercase().replace('.', "_")))
     }
 }
 
-/// Finds a key by its path, with the user-defined last part of an open key.
+/// Finds a key by its path, with the user-defined part of an open key.
 pub fn find<'p>(path: &[&'p str]) -> Option<(usize, Option<&'p str>)> {
-    let (last, sections) = path.split_last()?;
-    let section = sections.join(".");
-    KEYS.iter().enumerate().find_map(|(index, key)| {
-        if key.section() != section {
-            return None;
-        }
-        let own = key.name.rsplit('.').next().unwrap_or_default();
-        if key.is_open() { Some((index, Some(*last))) } else { (own == *last).then_some((index, None)) }
-    })
+    let is_at = |key: &ConfigKey| key.name.split('.').count() == path.len() && key.starts_with(path);
+    let index = KEYS.iter().position(is_at)?;
+    let word = KEYS[index].name.split('.').position(is_open_part).map(|at| path[at]);
+    Some((index, word))
 }
 
 /// Returns whether a path is a section.
 pub fn is_section(path: &[&str]) -> bool {
-    let section = path.join(".");
-    KEYS.iter().any(|key| key.section() == section || key.section().starts_with(&format!("{section}.")))
+    KEYS.iter().any(|key| key.name.split('.').count() > path.len() && key.starts_with(path))
+}
+
+/// Finds a key whose user-defined path is the last part of this name.
+pub fn find_path_part(name: &[&str]) -> Option<usize> {
+    let is_at =
+        |key: &ConfigKey| key.starts_with(name) && key.name.split('.').nth(name.len() - 1) == Some(PATH_PART);
+    KEYS.iter().position(is_at)
+}
+
+fn is_open_part(part: &str) -> bool {
+    part.starts_with('<')
+}
+
+/// Joins the parts of a name with dots, quoted like in TOML.
+pub fn join_name(parts: &[&str]) -> String {
+    parts.iter().map(|part| quote_part(part)).collect::<Vec<_>>().join(".")
+}
+
+/// Quotes a part of a name if TOML requires it.
+pub fn quote_part(part: &str) -> String {
+    let is_bare =
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    if is_bare { part.to_owned() } else { toml::Value::String(part.to_owned()).to_string() }
 }
 
 /// Returns the known name that is most similar to an unknown one.
 pub fn find_nearest(unknown: &str) -> Option<&'static str> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
-    let named = KEYS.iter().filter(|key| !key.is_open()).map(|key| key.name);
-    let sections = KEYS.iter().map(ConfigKey::section).filter(|section| !section.is_empty());
+    let named = KEYS.iter().map(|key| key.name).filter(|name| !name.ends_with('>'));
+    let sections = KEYS.iter().map(ConfigKey::section);
+    let sections = sections.map(|section| section.split(".<").next().unwrap_or(section));
+    let sections = sections.filter(|section| !section.is_empty());
     named
         .chain(sections)
         .map(|known| {
@@ -110,6 +140,8 @@ const fn key(name: &'static str, kind: ValueKind, default: KeyDefault, meaning: 
     ConfigKey { name, kind, default, meaning }
 }
 
+/// The part of a name that stands for a path.
+const PATH_PART: &str = "<path>";
 const AT_ONCE: ValueKind = ValueKind::Count { least: 1, most: 1000, may_be_off: false };
 const TIME: ValueKind = ValueKind::Time { may_be_off: false };
 
@@ -305,6 +337,19 @@ pub const KEYS: &[ConfigKey] = &[
         "Offer MCP hosts the tools `call_apply` and `call_discard`, which change your files without a review by you. See [mcp.md](mcp.md#changes-in-private-checkouts).",
     ),
     key(
+        "repositories.<path>.worktree",
+        ValueKind::Flag,
+        KeyDefault::Flag(false),
+        "For the git repository with this root, a path that starts with `/` or `~/`: calls that may write work in a private checkout unless \
+         the caller decides otherwise. See [changes.md](changes.md#in-a-private-checkout).",
+    ),
+    key(
+        "repositories.<path>.worktree_setup",
+        ValueKind::Text,
+        KeyDefault::NotSet,
+        "Command that prepares a new private checkout before the agent starts, such as `npm ci`.",
+    ),
+    key(
         "http.address",
         ValueKind::Address,
         KeyDefault::NotSet,
@@ -446,6 +491,20 @@ mod tests {
         assert_eq!(find_nearest("stroe"), Some("store"));
         assert_eq!(find_nearest("http.adress"), Some("http.address"));
         assert_eq!(find_nearest("something.else"), None);
+        assert_eq!(find_nearest("repositorys"), Some("repositories"));
+        assert_eq!(find_nearest("repositories.~/my.shop.worktre"), Some("repositories.<path>.worktree"));
+    }
+
+    #[test]
+    fn table_with_user_defined_name_has_fixed_keys() {
+        let path = ["repositories", "~/my.shop", "worktree"];
+        assert_eq!(
+            find(&path).map(|(index, word)| (KEYS[index].name, word)),
+            Some(("repositories.<path>.worktree", Some("~/my.shop")))
+        );
+        assert!(find(&path[..2]).is_none() && is_section(&path[..2]) && !is_section(&path));
+        assert_eq!(find(&["repositories", "~/shop", "other"]), None);
+        assert_eq!(join_name(&path), "repositories.\"~/my.shop\".worktree");
     }
 
     #[test]

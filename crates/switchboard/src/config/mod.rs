@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agents::ModelTables;
+use calls::RepositoryOptions;
 use model::{AgentKind, Bounds, CallPolicy, Network, Preset, Requirement};
 
 pub use error::ConfigError;
@@ -66,6 +67,8 @@ pub struct Config {
     pub cwd_aliases: BTreeMap<String, PathBuf>,
     /// Offers MCP hosts the tools that apply and discard changes.
     pub mcp_apply_changes: bool,
+    /// The settings for private checkouts of single repositories.
+    pub repositories: Vec<RepositoryOptions>,
     /// MCP over HTTP.
     pub http: HttpConfig,
     /// The port of the web page, 0 for any; `None` disables the page.
@@ -210,6 +213,7 @@ impl Config {
             },
             cwd_aliases: values.directories("cwd_aliases"),
             mcp_apply_changes: values.flag("mcp.apply_changes"),
+            repositories: values.repositories(),
             http: HttpConfig {
                 address: values.text("http.address").and_then(|text| text.parse().ok()),
                 allowed_hosts: values.texts("http.allowed_hosts"),
@@ -298,6 +302,18 @@ impl TypedSettings<'_> {
             _ => None,
         };
         self.0.open_keys(section).filter_map(directory).collect()
+    }
+
+    fn repositories(&self) -> Vec<RepositoryOptions> {
+        let options = |(path, keys): (&str, BTreeMap<&str, &Value>)| RepositoryOptions {
+            path: PathBuf::from(path),
+            worktree: keys.get("worktree") == Some(&&Value::Flag(true)),
+            worktree_setup: match keys.get("worktree_setup") {
+                Some(Value::Text(command)) => Some(command.clone()),
+                _ => None,
+            },
+        };
+        self.0.open_tables("repositories.").into_iter().map(options).collect()
     }
 }
 

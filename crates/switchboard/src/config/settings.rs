@@ -11,11 +11,13 @@ use super::keys::{self, KEYS};
 use super::value::Value;
 use protocol::{ProcessEnvironment, SwitchboardHome};
 
-/// A key of the table, and the user-defined last part of an open key. Ordered like the table.
+/// A key of the table, and the user-defined part of an open key. Ordered like the table, with the keys of a section together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SettingName {
-    pub index: usize,
+    /// The first key of the section if its name has the user-defined part, else the key itself.
+    group: usize,
     pub word: Option<String>,
+    pub index: usize,
 }
 
 impl SettingName {
@@ -23,14 +25,20 @@ impl SettingName {
     pub fn new(index: usize, word: Option<&str>) -> Self {
         let models = KEYS[index].name.starts_with("models.");
         let word = word.map(|word| if models { word.to_lowercase() } else { word.to_owned() });
-        Self { index, word }
+        let section = KEYS[index].section();
+        let first = KEYS.iter().position(|key| section.contains('<') && key.section() == section);
+        Self { group: first.unwrap_or(index), word, index }
     }
 
-    /// Returns the section and the name within it.
-    pub fn parts(&self) -> (&'static str, &str) {
-        let key = &KEYS[self.index];
-        let own = key.name.rsplit('.').next().unwrap_or_default();
-        (key.section(), self.word.as_deref().unwrap_or(own))
+    /// Returns the section and the name within it, each quoted like in TOML.
+    pub fn parts(&self) -> (String, String) {
+        let word = |part| match &self.word {
+            Some(word) if str::starts_with(part, '<') => keys::quote_part(word),
+            _ => str::to_owned(part),
+        };
+        let mut parts: Vec<String> = KEYS[self.index].name.split('.').map(word).collect();
+        let own = parts.pop().unwrap_or_default();
+        (parts.join("."), own)
     }
 }
 
@@ -145,7 +153,7 @@ impl EffectiveSettings {
     fn defaults() -> Self {
         let mut settings = Self::default();
         for (index, key) in KEYS.iter().enumerate() {
-            if let Some(value) = key.default.value() {
+            if let Some(value) = key.default.value().filter(|_| !key.is_open()) {
                 let setting = EffectiveSetting { value, source: Source::BuiltIn };
                 settings.all.insert(SettingName::new(index, None), setting);
             }
@@ -175,7 +183,7 @@ impl EffectiveSettings {
     pub fn to_toml_values(&self) -> BTreeMap<String, Option<String>> {
         let text = |(name, setting): (&SettingName, &EffectiveSetting)| {
             let (section, own) = name.parts();
-            let key = if section.is_empty() { own.to_owned() } else { format!("{section}.{own}") };
+            let key = if section.is_empty() { own } else { format!("{section}.{own}") };
             let is_option = matches!(setting.source, Source::Option { .. });
             (key, (!is_option).then(|| setting.value.to_string()))
         };
@@ -193,7 +201,19 @@ impl EffectiveSettings {
     pub fn open_keys<'s>(&'s self, section: &'s str) -> impl Iterator<Item = (&'s str, &'s Value)> {
         self.all.iter().filter_map(move |(name, setting)| {
             let word = name.word.as_deref()?;
-            (name.parts().0 == section).then_some((word, &setting.value))
+            (KEYS[name.index].section() == section).then_some((word, &setting.value))
         })
+    }
+
+    /// Returns the tables with a user-defined name in a section, each with its keys.
+    pub fn open_tables(&self, section: &str) -> BTreeMap<&str, BTreeMap<&'static str, &Value>> {
+        let mut tables: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+        for (name, setting) in &self.all {
+            let key = KEYS[name.index].name.strip_prefix(section).and_then(|rest| rest.rsplit_once(">."));
+            if let (Some((_, own)), Some(word)) = (key, name.word.as_deref()) {
+                tables.entry(word).or_default().insert(own, &setting.value);
+            }
+        }
+        tables
     }
 }

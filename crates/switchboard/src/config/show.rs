@@ -19,14 +19,14 @@ pub fn as_toml(home: &SwitchboardHome, settings: &EffectiveSettings) -> String {
         home.state().display(),
         home.log_file().display()
     );
-    let mut section = "";
+    let mut section = String::new();
     for (name, setting) in &settings.all {
         let (its_section, own) = name.parts();
         if its_section != section {
             section = its_section;
             let _ = write!(text, "\n[{section}]\n");
         }
-        let line = format!("{} = {}", toml_key(own), setting.value);
+        let line = format!("{own} = {}", setting.value);
         let _ = writeln!(text, "{line:<44} # {}", setting.source);
     }
     text
@@ -36,7 +36,7 @@ pub fn as_toml(home: &SwitchboardHome, settings: &EffectiveSettings) -> String {
 pub fn as_json(home: &SwitchboardHome, settings: &EffectiveSettings) -> serde_json::Value {
     let all = settings.all.iter().map(|(name, setting)| {
         let (section, own) = name.parts();
-        let key = if section.is_empty() { own.to_owned() } else { format!("{section}.{}", toml_key(own)) };
+        let key = if section.is_empty() { own } else { format!("{section}.{own}") };
         json!({"key": key, "value": setting.value, "source": setting.source})
     });
     json!({
@@ -47,12 +47,6 @@ pub fn as_json(home: &SwitchboardHome, settings: &EffectiveSettings) -> serde_js
         "log": home.log_file().to_string_lossy(),
         "settings": all.collect::<Vec<_>>(),
     })
-}
-
-fn toml_key(word: &str) -> String {
-    let bare =
-        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    if bare { word.to_owned() } else { toml::Value::String(word.to_owned()).to_string() }
 }
 
 /// Returns unknown variables that resemble a known one, each with the known one.
@@ -100,6 +94,10 @@ default = \"sonnet\"
 
 [cwd_aliases]
 shop = \"~/shop\"
+
+[repositories.\"~/shop\"]
+worktree = true
+worktree_setup = \"npm ci\"
 ```
 ";
 
@@ -189,8 +187,9 @@ mod tests {
             SwitchboardHome::from_environment(&[("SWITCHBOARD_HOME", root.path().to_str().unwrap())].into())
                 .unwrap();
         let read = || EffectiveSettings::read(Some(&home), &ProcessEnvironment::default(), &[]).unwrap();
-        let text =
-            "store = \"sqlite:/x # y\"\nlabels = [\"a, \\\"b\"]\n[models.claude]\n\"a.b \\\" c\" = \"x-1\"\n";
+        let text = "store = \"sqlite:/x # y\"\nlabels = [\"a, \\\"b\"]\n[models.claude]\n\"a.b \\\" c\" = \"x-1\"\n\
+             [repositories.\"/srv/a.b\"]\nworktree_setup = \"x\"\nworktree = true\n[repositories.\"/srv/\\\"c\"]\nworktree = true\n\
+             [repositories.\"/srv/d\"]\nworktree_setup = \"y\"\n";
         fs::write(home.config_file(), text).unwrap();
         let first = read();
         let printed = as_toml(&home, &first);

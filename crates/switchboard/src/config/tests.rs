@@ -62,7 +62,7 @@ fn another(key: &ConfigKey) -> (String, String) {
 fn every_key_in_the_file_is_applied() {
     let before = config("");
     for key in KEYS {
-        let own = key.name.replace("<alias>", "mine").replace("<name>", "mine");
+        let own = key.name.replace("<alias>", "mine").replace("<name>", "mine").replace("<path>", "\"/srv\"");
         let after = config(&format!("{own} = {}", another(key).0));
         // A list that is read only where another key says so.
         let (before, after) = match key.name {
@@ -196,6 +196,50 @@ fn paths_may_start_with_tilde() {
         refusal("[cwd_aliases]\nshop = \"~/shop\"").to_string().contains("must be a path"),
         "no HOME, no ~"
     );
+}
+
+#[test]
+fn repositories_are_configured_by_path() {
+    let text = "[repositories.\"~/my.shop\"]\nworktree = true\nworktree_setup = \"npm ci\"\n\
+                [repositories]\n\"/srv/b/\".worktree_setup = \"make\"\n";
+    let settings = read(text, &[("HOME", "/home/ana")].into()).unwrap();
+    let options = |path: &str, worktree, setup: &str| RepositoryOptions {
+        path: path.into(),
+        worktree,
+        worktree_setup: Some(setup.to_owned()),
+    };
+    assert_eq!(
+        Config::from_settings(&settings).repositories,
+        [options("/home/ana/my.shop", true, "npm ci"), options("/srv/b", false, "make")]
+    );
+}
+
+#[test]
+fn bad_repository_is_reported_with_its_line() {
+    for (text, expected) in [
+        (
+            "\n[repositories.shop]\nworktree = true",
+            "line 2: `repositories.<path>` must be a path that starts with `/` or `~/`, not `shop`",
+        ),
+        (
+            "[repositories.\"/srv/a.b\"]\nworktre = true",
+            "line 2: unknown key `repositories.\"/srv/a.b\".worktre`",
+        ),
+        (
+            "[repositories.\"/srv/a\"]\nworktree = 1",
+            "line 2: `repositories.\"/srv/a\".worktree` must be `true` or `false`, not the number `1`",
+        ),
+        ("repositories.\"/srv/a\" = true", "`repositories.\"/srv/a\"` must be a table, not a single value"),
+        (
+            "[repositories.\"/srv/a\"]\nworktree = true\n[repositories.\"/srv/a/\"]\nworktree = false",
+            "line 4: `repositories.\"/srv/a/\".worktree` is set twice",
+        ),
+    ] {
+        let error = refusal(text).to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+    let error = refusal("[repositories.\"/srv/a.b\"]\nworktre = true");
+    assert!(error.hint().starts_with("did you mean `repositories.<path>.worktree`?"), "{}", error.hint());
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl ValueKind {
 }
 
 /// Parses an absolute path, or one that starts with `~/`.
-fn parse_path(text: &str, user_home: Option<&Path>) -> Option<PathBuf> {
+pub fn parse_path(text: &str, user_home: Option<&Path>) -> Option<PathBuf> {
     let path = match text.strip_prefix("~/") {
         Some(rest) => user_home?.join(rest),
         None => PathBuf::from(text),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use calls::{
     BadPattern, CallError, CredentialSource, Credentials, CredentialsError, JobFilter, PolicyCeiling,
-    Redactor, SettingError, Settings, ShutdownMode, StoreOptions,
+    Redactor, RepositoryOptions, SettingError, Settings, ShutdownMode, StoreOptions,
 };
 use dashboard::{Dashboard, DashboardOptions};
 use http_listener::{BearerToken, TokenError};
@@ -214,6 +214,7 @@ fn settings(
         policy_ceiling: PolicyCeiling::new(ceiling_reader(home, config, environment)),
         one_writer_per_directory: config.one_writer_per_directory,
         record_changes: config.record_changes,
+        repositories: config.repositories.iter().map(resolve_repository).collect(),
         retention: calls::RetentionLimits {
             max_age: config.retention.max_age,
             max_count: config.retention.max_count,
@@ -221,6 +222,12 @@ fn settings(
         cache_bytes: config.sandbox.cache_bytes,
         ..base
     })
+}
+
+/// Resolves the links in the path of a repository: the directories of calls have none.
+fn resolve_repository(options: &RepositoryOptions) -> RepositoryOptions {
+    let path = options.path.canonicalize().unwrap_or_else(|_| options.path.clone());
+    RepositoryOptions { path, ..options.clone() }
 }
 
 /// Returns a function that reads the ceiling: the one at startup, narrowed by the one in the current configuration. While that is unreadable, the last one applies.

@@ -313,6 +313,30 @@ fn tool_lines_are_relative_to_the_checkout() {
 }
 
 #[test]
+fn configured_repository_is_overridden_by_no_worktree() {
+    let shop = Shop::new();
+    // A link to the repository, and the real one.
+    let link = shop.harness.scratch().join("link");
+    std::os::unix::fs::symlink(&shop.root, &link).unwrap();
+    shop.harness.configure(&format!("[repositories.\"{}\"]\nworktree = true\n", link.display()));
+    let answer = shop.call("write a.txt job\nanswer done", &[]);
+    assert_eq!(answer["changes"]["checkout"]["state"], "open", "{answer}");
+    let direct = shop.run(&["call", "rehearsal", "--direct", "@rehearse answer done"]);
+    assert!(
+        stderr(&direct).contains("note: with `--direct`, the agent works in the directory itself"),
+        "{direct:?}"
+    );
+    let config = shop.succeed(&["config"]);
+    assert!(config.contains(&format!("[repositories.\"{}\"]\nworktree = true ", link.display())), "{config}");
+    let answer = shop.call("write a.txt job\nanswer done", &["--no-worktree"]);
+    assert_eq!(
+        (&answer["changes"]["checkout"], shop.read("a.txt")),
+        (&Value::Null, "job".into()),
+        "{answer}"
+    );
+}
+
+#[test]
 fn retry_keeps_the_private_checkout() {
     let shop = Shop::new();
     let answer = shop.call("write a.txt job\nanswer done", &["--worktree"]);
