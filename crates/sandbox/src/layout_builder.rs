@@ -248,7 +248,11 @@ impl Layout {
                     Some(format!("to write the repository `{}` needs bubblewrap", common.display()));
                 continue;
             }
-            if self.hidden.iter().any(|hidden| common.starts_with(hidden)) {
+            let is_given = |hidden: &PathBuf| {
+                let inside = confinement.roots.iter().filter(|root| root.path.starts_with(hidden));
+                inside.map(|root| &root.path).any(|path| common.starts_with(path))
+            };
+            if self.hidden.iter().any(|hidden| common.starts_with(hidden) && !is_given(hidden)) {
                 self.git_read_only = Some(format!("the repository `{}` is hidden", common.display()));
                 continue;
             }

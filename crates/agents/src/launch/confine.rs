@@ -104,6 +104,9 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let file_tools = host.file_tools.iter().filter(|program| !is_in_workspace(program));
     let checkout = draft.setup.checkout.iter();
     let borrowed = checkout.clone().flat_map(|checkout| &checkout.borrowed_objects);
+    // A call in a subdirectory needs the repository around it.
+    let around = checkout.clone().map(|checkout| &checkout.directory);
+    let around = around.filter(|directory| !workspaces.contains(directory));
     let context = PolicyContext {
         state: agent_state,
         foreign_state: foreign.collect(),
@@ -112,7 +115,10 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         checkouts: host.checkouts.clone(),
         // Another list of borrowed objects would be followed outside of the sandbox.
         fixed: checkout.map(|checkout| checkout.directory.join(".git/objects/info/alternates")).collect(),
-        visible: visible(draft).into_iter().chain(file_tools.cloned()).chain(borrowed.cloned()).collect(),
+        visible: visible(draft)
+            .into_iter()
+            .chain(file_tools.chain(borrowed).chain(around).cloned())
+            .collect(),
         workspaces,
         // Its own sandbox is off inside of ours, so it has no other means for read-only mode.
         must_hold: match (draft.spec.agent, draft.spec.mode) {

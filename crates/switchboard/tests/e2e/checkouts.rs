@@ -302,6 +302,30 @@ fn call_from_a_subdirectory_works_there() {
 }
 
 #[test]
+fn call_from_a_subdirectory_can_use_the_repository() {
+    let shop = Shop::new();
+    let denied =
+        ["../.git/config", "../.git/objects/info/alternates", "../.git/hooks/pre-commit", "../a.txt"];
+    let writes = denied.map(|path| format!("write {path} x\n")).concat();
+    let script = prompt(&format!("write ../.git/own x\n{writes}write b.txt job\nanswer done"));
+    let options = ["--worktree", "--policy", "workspace"];
+    let output =
+        shop.run_in("src", &[&["call", "rehearsal", "--json", &script] as &[&str], &options].concat());
+    let answer: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let git_read_only = &answer["sandbox"]["git_read_only"];
+    if git_read_only.as_str().is_some_and(|reason| reason.contains("needs bubblewrap")) {
+        return println!("SKIPPED: {git_read_only}");
+    }
+    assert_eq!(git_read_only, &Value::Null, "{answer}");
+    let checkout = directory(&answer);
+    assert_eq!(fs::read_to_string(checkout.join(".git/own")).unwrap(), "x");
+    for path in denied {
+        assert_ne!(fs::read_to_string(checkout.join("src").join(path)).unwrap_or_default(), "x", "{path}");
+    }
+    assert_eq!(answer["changes"]["files_changed"], 1, "{answer}");
+}
+
+#[test]
 fn tool_lines_are_relative_to_the_checkout() {
     let shop = Shop::new();
     let first = shop.call("write a.txt job\nanswer done", &["--worktree"]);
