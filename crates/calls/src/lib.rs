@@ -68,8 +68,8 @@ pub use files::{JobFiles, OutputPart, StatusFile, Stream};
 pub use job_changes::{ChangedFile, Changes, ChangesState, Collision, PrivateCheckout};
 pub use rebuild::{RecoveryReport, SkippedDirectory, recover_store};
 pub use service::{
-    Applied, ApplyRequest, ApplyTarget, CallRequest, Cancellation, FileSelection, Follow, Followed,
-    JobService, OpenChanges, SubmittedJob, Until,
+    Applied, ApplyRequest, CallRequest, Cancellation, FileSelection, Follow, Followed, JobService,
+    OpenChanges, SubmittedJob, Until,
 };
 pub use settings::{PolicyCeiling, RepositoryOptions, Settings};
 // Types of the store that occur in the interface of the service.

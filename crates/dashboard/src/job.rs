@@ -5,11 +5,11 @@ use std::time::Duration;
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Redirect, Response};
-use calls::{Answer, JobFiles, PrefixMatch, Processes, Sandbox, Stream};
+use calls::{Answer, JobFiles, PrefixMatch, Processes, Sandbox, Stream, Verification, VerificationState};
 use maud::{Markup, html};
 use model::{Job, JobId, JobIdPrefix};
 use render::duration::format_millis;
-use render::text::{format_dollars, sanitize, shell_quote, to_one_line, truncate};
+use render::text::{format_count, format_dollars, sanitize, shell_quote, to_one_line, truncate};
 use tokio::time::timeout;
 
 use crate::changes;
@@ -131,6 +131,7 @@ fn outcome(job: &Job, answer: &Answer) -> Markup {
                 @if !error.hint.is_empty() { p.hint { span.who { "Hint" } " " (page::inline_code(&error.hint)) } }
             }
         }
+        @if let Some(verification) = &answer.verified { (verified(verification)) }
         @for task in &answer.background {
             p.note { span.who { "Background task " (task.status) } " " (to_one_line(&task.description, 300)) }
         }
@@ -143,6 +144,29 @@ fn outcome(job: &Job, answer: &Answer) -> Markup {
             p.note { span.who { "Paused" } " until " (page::timestamp(until)) "; it resumes automatically." }
         } @else if let Some(waiting) = &answer.waiting {
             p.note.waiting { span.who { "Waiting" } " " (sanitize(waiting)) }
+        }
+    }
+}
+
+/// Renders the verification of the agent's work, with the end of its output.
+fn verified(verification: &Verification) -> Markup {
+    let title = if verification.state == VerificationState::Passed { "Verified" } else { "Not verified" };
+    html! {
+        section.verified aria-labelledby="verified" {
+            h2 #verified { (title) }
+            p.note { code { (to_one_line(&verification.command, 300)) }
+                @if let Some(reason) = &verification.reason { " " (to_one_line(reason, 300)) }
+                @if let Some(millis) = verification.duration_ms { " · " (format_millis(millis)) }
+                @if verification.repairs > 0 { " · after " (format_count(verification.repairs, "repair", "repairs")) } }
+            @if !verification.restored.is_empty() {
+                p.note { span.who { "Restored before it" } " " (to_one_line(&verification.restored.join(", "), 1_000)) }
+            }
+            @if let Some(output) = &verification.output {
+                details open[verification.state == VerificationState::Failed] {
+                    summary { "End of its output" }
+                    pre tabindex="0" { (sanitize(output)) }
+                }
+            }
         }
     }
 }

@@ -112,3 +112,16 @@ impl ChangeSet {
         })
     }
 }
+
+/// The places that get the changes of a job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ApplyTarget {
+    /// The worktree.
+    #[default]
+    Worktree,
+    /// The worktree and the index. Files whose content differs from the index before are refused.
+    Index,
+    /// The worktree, the index and a new commit on the current branch. Files with edits that are not committed are refused.
+    Commit,
+}

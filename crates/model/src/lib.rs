@@ -36,7 +36,7 @@ pub use call::{
     AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, SettingsChoice,
     ToolChoice,
 };
-pub use change_set::{ChangeExtent, ChangeKind, ChangeSet, FileChange, NotRecorded};
+pub use change_set::{ApplyTarget, ChangeExtent, ChangeKind, ChangeSet, FileChange, NotRecorded};
 pub use confined::{
     Confined, Enforcement, Escape, Proof, Quarantined, Safeguard, SafeguardName, SandboxReport,
 };

@@ -43,6 +43,9 @@ pub struct ApplyReply {
     pub state: String,
     /// The files, sorted by path: `applied`, `deleted`, `merged`, `conflicted`, `already_applied` or `not_applied`.
     pub files: Vec<RestoredEntry>,
+    /// The new commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// The files with conflicts. If there are any, nothing was written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<ConflictEntry>,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use model::{AgentKind, CallSpec, StateName, exact_path};
+use model::{AgentKind, ApplyTarget, CallSpec, StateName, exact_path};
 use serde::{Deserialize, Serialize};
 
 /// A request of a command. Jobs are named by their id or a unique prefix of it.
@@ -92,6 +92,9 @@ pub enum DaemonRequest {
     Apply {
         /// The job.
         job: String,
+        /// The places that get the changes.
+        #[serde(default)]
+        target: ApplyTarget,
         /// Writes conflicts in the same lines into the files, between markers.
         markers: bool,
         /// Writes nothing.

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use agents::{LaunchError, PromptLimit};
-use model::{AgentKind, CallPolicy, CallSpec, Limits, Mode, Preset, Requirement, SessionChoice};
+use model::{AgentKind, CallPolicy, CallSpec, Limits, Mode, Preset, Requirement, SessionChoice, VerifySpec};
 
 use crate::cli::CallArgs;
 use crate::config::Config;
@@ -32,6 +32,12 @@ pub fn build(args: &CallArgs, config: &Config) -> Result<CallSpec, CallSpecError
     let call = CallSpec {
         add_dirs,
         worktree: (args.worktree || args.no_worktree).then_some(args.worktree),
+        verify: args.verify.as_ref().map(|command| VerifySpec {
+            command: command.clone(),
+            repairs: args.repair,
+            protect: args.verify_protect.clone(),
+        }),
+        expect_changes: args.expect_changes,
         model: args.model.clone(),
         session,
         mode: if args.observe { Mode::Observe } else { Mode::Execute },

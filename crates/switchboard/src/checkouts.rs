@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use calls::{Answer, Changes};
+use model::ApplyTarget;
 use protocol::{
     ApplyReply, ConflictEntry, DaemonConnector, DaemonRequest, OpenChangesEntry, RequestError, RestoredEntry,
 };
@@ -16,12 +17,17 @@ use crate::{cli, output, style};
 
 /// Applies the changes of a job to the worktree of the user.
 pub fn apply(args: &cli::ApplyChanges) -> Result<ExitCode, CommandFailure> {
-    let cli::ApplyChanges { id, paths, conflicts: markers, dry_run, json } = args;
-    let request =
-        DaemonRequest::Apply { job: id.clone(), markers: *markers, dry_run: *dry_run, files: select(paths) };
+    let cli::ApplyChanges { id, paths, conflicts: markers, index, commit, dry_run, json } = args;
+    let target = match (index, commit) {
+        (true, _) => ApplyTarget::Index,
+        (_, true) => ApplyTarget::Commit,
+        (false, false) => ApplyTarget::Worktree,
+    };
+    let (job, files) = (id.clone(), select(paths));
+    let request = DaemonRequest::Apply { job, target, markers: *markers, dry_run: *dry_run, files };
     let mut connector = client::connector()?;
-    // Idempotent without markers: a repeated request would merge them again.
-    let reply = if *markers {
+    // Idempotent without markers and commit: a repeated request would merge or commit again.
+    let reply = if *markers || *commit {
         protocol::request_once(&mut connector, &request)?
     } else {
         protocol::request(&mut connector, &request)?
@@ -60,6 +66,9 @@ fn print_next_step(args: &cli::ApplyChanges, applied: &ApplyReply) {
         return output::aside("nothing was changed; omit `--dry-run` to apply the changes");
     }
     let job = short_id(&applied.job_id);
+    if let Some(commit) = &applied.commit {
+        output::aside(&format!("commit: {}", commit.get(..12).unwrap_or(commit)));
+    }
     let (conflicted, left) = (count(&applied.files, "conflicted"), count(&applied.files, "not_applied"));
     if conflicted > 0 {
         let files = count_files(conflicted);

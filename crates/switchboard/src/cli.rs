@@ -112,6 +112,20 @@ pub struct CallArgs {
     /// Work in the directory itself, even if the configuration sets `worktree`
     #[arg(long)]
     pub no_worktree: bool,
+    /// Command that verifies the work afterwards, such as `just test`
+    ///
+    /// It runs with `sh -c` in the same sandbox and directory, after the agent has reported success. The call is completed only if it exits with 0.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "direct")]
+    pub verify: Option<String>,
+    /// Send a failed verification back to the agent, at most N times
+    #[arg(long, value_name = "N", requires = "verify", default_value_t = 0, hide_default_value = true)]
+    pub repair: u32,
+    /// Restore changed files that match this glob before each verification; repeatable
+    #[arg(long, value_name = "GLOB", requires = "verify")]
+    pub verify_protect: Vec<String>,
+    /// Fail if the agent reports success without changing a file
+    #[arg(long, conflicts_with = "direct")]
+    pub expect_changes: bool,
     /// Model: an alias such as opus, or a full name [default: the agent's choice]
     #[arg(long)]
     pub model: Option<String>,
@@ -321,10 +335,11 @@ pub struct UndoChanges {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Merges with your edits. If one file conflicts, no file is changed, and the conflicts are listed. Without PATH, the private \
-                        checkout and its branch are removed afterwards. Commits, branches and the index stay as they are.\n\
+                        checkout and its branch are removed afterwards. Without --index or --commit, commits, branches and the index stay as they are.\n\
                         Exit codes: 0 the changes are applied, 1 there are conflicts, with --conflicts in the files, 2 no such job, no \
                         private checkout, changes already applied or discarded, no change of a path, or a job is working there."
 )]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct ApplyChanges {
     /// Job id or unique prefix
     pub id: String,
@@ -334,6 +349,12 @@ pub struct ApplyChanges {
     /// Write conflicting lines into the files, between markers like those of git merge
     #[arg(long)]
     pub conflicts: bool,
+    /// Also stage the applied files
+    #[arg(long, conflicts_with_all = ["commit", "conflicts"])]
+    pub index: bool,
+    /// Also commit the applied files on the current branch, without hooks and signature
+    #[arg(long, conflicts_with = "conflicts")]
+    pub commit: bool,
     /// Print the result without changing anything
     #[arg(long)]
     pub dry_run: bool,

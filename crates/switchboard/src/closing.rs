@@ -5,7 +5,7 @@
 use std::io;
 use std::path::Path;
 
-use calls::{Answer, JobStatus, Problem, Processes, Sandbox};
+use calls::{Answer, JobStatus, Problem, Processes, Sandbox, Verification, VerificationState};
 use model::{CallSpec, FailureKind, Outcome, RunReport, TreeEnd};
 use render::duration::format_millis;
 use render::text::{abbreviate, format_count, format_dollars, sanitize, shell_quote, strip_control};
@@ -29,6 +29,8 @@ pub struct ClosingLines {
     hint: Option<String>,
     notes: Vec<String>,
     sandbox: Option<Sandbox>,
+    /// The verification, and the end of its output if it failed.
+    verified: Vec<String>,
     /// The changed files, their place, and the next command.
     changes: Vec<String>,
     resume: Option<String>,
@@ -64,6 +66,7 @@ impl ClosingLines {
             hint: answer.error.as_ref().map(|error| error.hint.clone()),
             notes: leftover.into_iter().chain(notes).map(|note| format!("note: {note}")).collect(),
             sandbox: answer.sandbox.clone(),
+            verified: answer.verified.as_ref().map(describe_verification).unwrap_or_default(),
             changes: answer
                 .changes
                 .as_ref()
@@ -113,6 +116,7 @@ impl ClosingLines {
             hint: outcome.hint().map(str::to_owned),
             notes,
             sandbox,
+            verified: Vec::new(),
             changes: Vec::new(),
             resume: outcome
                 .session
@@ -143,6 +147,7 @@ impl ClosingLines {
                 "hint: run the hooks of a workspace that you trust with `--trust-workspace`".to_owned(),
             );
         }
+        lines.extend(self.verified.clone());
         lines.extend(self.changes.clone());
         lines.extend(self.resume.as_ref().map(|command| format!("resume: {}", strip_control(command))));
         lines.push(self.reference.clone());
@@ -226,6 +231,34 @@ fn plain_width(line: &str) -> usize {
     sanitize(line).width()
 }
 
+/// The lines of a failed verification that are shown.
+const VERIFICATION_LINES: usize = 10;
+
+/// Describes a verification, with the end of its output if it failed.
+pub fn describe_verification(verification: &Verification) -> Vec<String> {
+    let Verification { state, command, reason, duration_ms, output, repairs, restored, .. } = verification;
+    let command = strip_control(command.lines().next().unwrap_or_default());
+    let mut facts: Vec<String> = duration_ms.map(format_millis).into_iter().collect();
+    facts.extend((*repairs > 0).then(|| format!("after {}", format_count(*repairs, "repair", "repairs"))));
+    let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
+    let reason = strip_control(reason.as_deref().unwrap_or_default());
+    let mut lines = vec![match state {
+        VerificationState::Passed => format!("verified: `{command}` passed{facts}"),
+        VerificationState::Failed => format!("not verified: `{command}` {reason}{facts}"),
+        VerificationState::NotRun => format!("not verified: {reason}"),
+    }];
+    if !restored.is_empty() {
+        let files: Vec<String> = restored.iter().map(|path| strip_control(path)).collect();
+        lines.push(format!("restored before the verification: {}", files.join(", ")));
+    }
+    if *state == VerificationState::Failed {
+        let output: Vec<&str> = output.as_deref().unwrap_or_default().lines().collect();
+        let shown = &output[output.len().saturating_sub(VERIFICATION_LINES)..];
+        lines.extend(shown.iter().map(|line| format!("  {}", strip_control(line))));
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,10 +276,35 @@ mod tests {
             hint: None,
             notes: Vec::new(),
             sandbox: None,
+            verified: Vec::new(),
             changes: Vec::new(),
             resume: None,
             reference: "job: 1".to_owned(),
         }
+    }
+
+    #[test]
+    fn failed_verification_shows_the_end_of_its_output() {
+        let output: Vec<String> = (1..=20).map(|number| format!("\u{1b}[31mline {number}")).collect();
+        let verification = Verification {
+            state: VerificationState::Failed,
+            command: "just test\nexit 1".to_owned(),
+            reason: Some("ended with exit code 1".to_owned()),
+            exit_code: Some(1),
+            duration_ms: Some(4_100),
+            output: Some(output.join("\n")),
+            repairs: 2,
+            restored: vec!["tests/a.rs".to_owned()],
+        };
+        let lines = describe_verification(&verification);
+        assert_eq!(lines[0], "not verified: `just test` ended with exit code 1 (4.1 s, after 2 repairs)");
+        assert_eq!(lines[1], "restored before the verification: tests/a.rs");
+        assert_eq!(
+            (lines.len(), lines[2].contains("line 11"), lines[2].contains('\u{1b}')),
+            (12, true, false)
+        );
+        let passed = Verification { state: VerificationState::Passed, repairs: 0, ..verification };
+        assert_eq!(describe_verification(&passed)[0], "verified: `just test` passed (4.1 s)");
     }
 
     #[test]

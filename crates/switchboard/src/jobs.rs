@@ -17,7 +17,7 @@ use render::tool_lines::Timing;
 
 use crate::changes::summary_lines;
 use crate::client::{self, JobReply};
-use crate::closing::describe_problem;
+use crate::closing::{describe_problem, describe_verification};
 use crate::exit_status::ExitStatus;
 use crate::failure::CommandFailure;
 use crate::follow::{CtrlC, check_job_output, follow};
@@ -145,6 +145,11 @@ fn print_answer(answer: &Answer, checkout: Option<&str>) {
     }
     if let Some(sandbox) = &answer.sandbox {
         output::line(&strip_control(&sandbox.describe()));
+    }
+    if let Some(verification) = &answer.verified {
+        for text in describe_verification(verification) {
+            output::line(&text);
+        }
     }
     if let Some(changes) = &answer.changes {
         for summary in summary_lines(changes, &answer.job_id) {

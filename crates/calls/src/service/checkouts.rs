@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use changes::{Destination, Direction, Restoration, Restored};
-use model::JobId;
 use model::exact_path::show_path;
+use model::{ApplyTarget, JobId};
 
 use super::JobService;
 use super::changes::{FileSelection, RecordedJob};
@@ -13,18 +13,6 @@ use crate::checkouts::{self, JobCheckout};
 use crate::error::CallError;
 use crate::job_changes::{ChangesState, Worktrees, record};
 use crate::locks::{LockGuard, LockKey};
-
-/// The places that get applied changes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ApplyTarget {
-    /// The worktree.
-    #[default]
-    Worktree,
-    /// The worktree and the index. Files whose content differs from the index before are refused.
-    Index,
-    /// The worktree, the index and a new commit on the current branch. Files with edits that are not committed are refused.
-    Commit,
-}
 
 /// A request to apply the changes of a job.
 #[derive(Debug, Clone, Default)]

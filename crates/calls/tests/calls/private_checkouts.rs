@@ -6,11 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use calls::{
-    Answer, ApplyRequest, ApplyTarget, CallError, CallRequest, ChangesState, Direction, FileSelection,
-    JobService, JobStatus, PrepareError, PrivateCheckout, RepositoryOptions, RestoreAction, RestoreError,
-    ShutdownMode,
+    Answer, ApplyRequest, CallError, CallRequest, ChangesState, Direction, FileSelection, JobService,
+    JobStatus, PrepareError, PrivateCheckout, RepositoryOptions, RestoreAction, RestoreError, ShutdownMode,
 };
-use model::{JobId, Mode, SessionChoice};
+use model::{ApplyTarget, JobId, Mode, SessionChoice};
 use testkit::{eventually, tests};
 
 use crate::harness::{Harness, LONG, answered, close, ended, wait_for_line};

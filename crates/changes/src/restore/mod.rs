@@ -77,7 +77,7 @@ impl<'a> Restoration<'a> {
 }
 
 /// The restored files, sorted by path. A renamed file is listed with both paths.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restored {
     /// The files.
     pub files: Vec<RestoredFile>,

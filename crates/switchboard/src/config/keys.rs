@@ -257,6 +257,12 @@ pub const KEYS: &[ConfigKey] = &[
         "Maximum length of an answer. A longer one is shortened in the middle; the whole text is in the job's files.",
     ),
     key(
+        "limits.command",
+        TIME,
+        KeyDefault::Time(Duration::from_mins(10)),
+        "Time limit of a command that verifies the work of an agent (`verify`) or prepares a private checkout (`worktree_setup`).",
+    ),
+    key(
         "limits.attempts",
         ValueKind::Count { least: 1, most: 100, may_be_off: false },
         KeyDefault::Count(3),

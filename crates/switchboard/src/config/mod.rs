@@ -94,6 +94,8 @@ pub struct CallLimits {
     pub start: Option<Duration>,
     /// The timeout of one tool call of an agent.
     pub tool_timeout: Duration,
+    /// The timeout of a command that verifies an agent's work or prepares a private checkout.
+    pub command: Duration,
     /// The maximum wait of an MCP call for its answer.
     pub wait: Duration,
     /// The maximum length of an answer.
@@ -196,6 +198,7 @@ impl Config {
                 tool_timeout: values.time("limits.tool_timeout").unwrap_or_default(),
                 wait: values.time("limits.wait").unwrap_or_default(),
                 max_response_chars: values.limit("limits.max_response_chars"),
+                command: values.time("limits.command").unwrap_or_default(),
                 attempts: values.count_u32("limits.attempts").unwrap_or(1),
                 max_resume_attempts: values.count_u32("limits.max_resume_attempts").unwrap_or_default(),
                 max_connections: values.limit("limits.max_connections"),

@@ -9,11 +9,11 @@ use std::time::Duration;
 use calls::{
     ApplyRequest, CallError, CallRequest, ChangesState, Conflict, ConflictReason, Direction, FileSelection,
     Followed, JobFilter, JobService, JobSummary, OpenChanges, PageRequest, PrefixMatch, PrepareError,
-    RestoreError, RestoredFile, Stream, Until,
+    RestoreError, Restored, RestoredFile, Stream, Until,
 };
 use dashboard::stats;
 use model::exact_path::show_path;
-use model::{Job, JobId, JobIdPrefix, StateName, Timestamp};
+use model::{ApplyTarget, Job, JobId, JobIdPrefix, StateName, Timestamp};
 use render::text::list_id_prefixes;
 use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
@@ -223,10 +223,9 @@ async fn handle_unary(
 /// Handles a request about changes in private checkouts.
 async fn handle_checkout(service: &JobService, request: DaemonRequest) -> Result<JobReply, HandlerError> {
     Ok(match request {
-        DaemonRequest::Apply { job, markers, dry_run, files } => {
+        DaemonRequest::Apply { job, target, markers, dry_run, files } => {
             let job = find_job(service, &job).await?.id;
-            let request =
-                ApplyRequest { files: selection(files), markers, dry_run, ..ApplyRequest::default() };
+            let request = ApplyRequest { files: selection(files), target, markers, dry_run };
             JobReply::Applied(apply(service, job, request).await?)
         }
         DaemonRequest::Discard { job } => {
@@ -254,10 +253,11 @@ async fn handle_checkout(service: &JobService, request: DaemonRequest) -> Result
 
 /// Applies the changes of a job. Conflicts are a result, so that a client can list them.
 async fn apply(service: &JobService, job: JobId, request: ApplyRequest) -> Result<ApplyReply, CallError> {
-    let (files, state, conflicts) = match service.apply(job, request).await {
-        Ok(applied) => (applied.restored.files, applied.state, Vec::new()),
+    let can_mark = request.target == ApplyTarget::Worktree;
+    let (restored, state, conflicts) = match service.apply(job, request).await {
+        Ok(applied) => (applied.restored, applied.state, Vec::new()),
         Err(CallError::Restore(RestoreError::Conflicts(conflicts))) => {
-            (Vec::new(), ChangesState::Open, conflicts)
+            (Restored::default(), ChangesState::Open, conflicts)
         }
         Err(error) => return Err(error),
     };
@@ -268,8 +268,10 @@ async fn apply(service: &JobService, job: JobId, request: ApplyRequest) -> Resul
     Ok(ApplyReply {
         job_id: job.to_string(),
         state: state.name().to_owned(),
-        files: files.iter().map(applied_entry).collect(),
-        can_mark: !conflicts.is_empty()
+        files: restored.files.iter().map(applied_entry).collect(),
+        commit: restored.commit,
+        can_mark: can_mark
+            && !conflicts.is_empty()
             && conflicts.iter().all(|conflict| conflict.reason == ConflictReason::SameLines),
         conflicts: conflicts.iter().map(entry).collect(),
     })

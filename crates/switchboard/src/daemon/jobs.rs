@@ -214,6 +214,7 @@ fn settings(
         policy_ceiling: PolicyCeiling::new(ceiling_reader(home, config, environment)),
         one_writer_per_directory: config.one_writer_per_directory,
         record_changes: config.record_changes,
+        command_limit: config.limits.command,
         repositories: config.repositories.iter().map(resolve_repository).collect(),
         retention: calls::RetentionLimits {
             max_age: config.retention.max_age,

@@ -207,6 +207,52 @@ fn apply_merges_with_edits_and_lists_conflicts() {
 }
 
 #[test]
+fn apply_stages_or_commits_only_the_files_of_the_job() {
+    let shop = Shop::new();
+    let first = shop.call("write a.txt job\nanswer done", &["--worktree"]);
+    let second = shop.call("write c.txt c\nanswer done", &["--worktree"]);
+    shop.succeed(&["apply", "--index", id(&first)]);
+    assert_eq!(shop.status(), "M  a.txt\n M src/b.txt\n?? untracked.txt\n");
+    let applied = shop.run(&["apply", "--commit", id(&second)]);
+    assert!(applied.status.success(), "{applied:?}");
+    let commit = shop.git(&["rev-parse", "HEAD"]);
+    assert!(stderr(&applied).contains(&format!("commit: {}", &commit[..12])), "{applied:?}");
+    assert_eq!(shop.git(&["show", "--format=%an", "--name-only", "HEAD"]), "Ana\n\nc.txt\n");
+    assert_eq!(shop.status(), "M  a.txt\n M src/b.txt\n?? untracked.txt\n");
+}
+
+#[test]
+fn commit_of_a_file_with_own_edits_is_refused() {
+    let shop = Shop::new();
+    let answer = shop.call("write src/b.txt job\nanswer done", &["--worktree"]);
+    let refused = shop.run(&["apply", "--commit", id(&answer)]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(stdout(&refused).starts_with("conflict: src/b.txt: "), "{refused:?}");
+    assert!(!stderr(&refused).contains("--conflicts"), "{refused:?}");
+    assert_eq!(shop.read("src/b.txt"), "edited\n");
+}
+
+#[test]
+fn verification_decides_the_exit_status() {
+    let shop = Shop::new();
+    let script = "write src/b.txt good\nanswer done";
+    let check = ["--worktree", "--verify", "grep -q good src/b.txt", "--expect-changes"];
+    let answer = shop.call(script, &check);
+    assert_eq!(answer["verified"]["state"], "passed", "{answer}");
+
+    let prompt = prompt("answer done");
+    let repaired = "echo '@rehearse answer again'; exit 3";
+    let failed = shop.run(&["call", "rehearsal", &prompt, "--verify", repaired, "--repair", "1"]);
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    let closing = stderr(&failed);
+    assert!(closing.contains("ended with exit code 3 (verification_failed)"), "{closing}");
+    assert!(closing.contains("after 1 repair)\n  @rehearse answer again\n"), "{closing}");
+
+    let refused = shop.run(&["call", "rehearsal", &prompt, "--direct", "--verify", "true"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+#[test]
 fn closing_lines_name_collisions() {
     let shop = Shop::new();
     let first = shop.call("write a.txt job\nanswer done", &["--worktree"]);

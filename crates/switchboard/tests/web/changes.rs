@@ -57,6 +57,24 @@ fn read(path: impl AsRef<Path>) -> String {
 }
 
 #[test]
+fn failed_verification_is_on_the_page_of_its_job() {
+    let bed = bed_with_repository();
+    let mut host = bed.bridge();
+    host.initialize();
+    let verify = "echo '<b>1 failed</b>'; exit 1";
+    let arguments = json!({ "prompt": "@rehearse answer done", "cwd": bed.work(), "verify": verify });
+    host.request(1, "tools/call", &json!({ "name": "call_rehearsal", "arguments": arguments }));
+    let answer = host.receive();
+    host.disconnect();
+    let job = answer["result"]["structuredContent"]["job_id"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    let visitor = WebClient::log_in(&bed);
+    let page = visitor.get(&format!("/jobs/{job}"));
+    let verified = page.between("class=\"verified\"", "</section>");
+    assert!(verified.contains("Not verified") && verified.contains("ended with exit code 1"), "{verified}");
+    assert!(verified.contains("&lt;b&gt;1 failed&lt;/b&gt;"), "{verified}");
+}
+
+#[test]
 fn open_changes_show_branch_directory_and_actions() {
     let bed = bed_with_repository();
     let visitor = WebClient::log_in(&bed);
