@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use model::Exit;
-use rustix::process::{Pid, WaitOptions, wait};
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
 use crate::launcher_protocol::{AppliedRules, LaunchStep, LauncherEvent, SandboxSpec};
 use crate::mounts::create_mounts;
@@ -120,7 +120,7 @@ fn run_as_init(spec: &SandboxSpec, events: &mut EventPipe) -> Result<(), LaunchF
                     .map(Exit::Code)
                     .or_else(|| status.terminating_signal().map(Exit::Signal));
                 if let Some(exit) = exit {
-                    events.send(&LauncherEvent::AgentExited(exit));
+                    events.send(&LauncherEvent::AgentExited { exit, is_last: !has_children() });
                 }
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -128,4 +128,10 @@ fn run_as_init(spec: &SandboxSpec, events: &mut EventPipe) -> Result<(), LaunchF
             Err(_) => return Ok(()),
         }
     }
+}
+
+/// Returns whether a child of this process is alive or not reaped yet.
+fn has_children() -> bool {
+    let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::All, peek), Err(rustix::io::Errno::CHILD))
 }

@@ -77,9 +77,14 @@ pub enum LauncherEvent {
         /// The error message.
         message: String,
     },
-    /// The agent's own process has exited; its descendants may live.
+    /// The agent's own process has exited in a pid namespace; its descendants may live.
     #[serde(rename = "ended")]
-    AgentExited(Exit),
+    AgentExited {
+        /// The exit status.
+        exit: Exit,
+        /// Is true if it was the last process inside.
+        is_last: bool,
+    },
 }
 
 /// The rules that the kernel accepted.

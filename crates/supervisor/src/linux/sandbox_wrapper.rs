@@ -24,6 +24,8 @@ pub struct SandboxWrapper {
     received: Vec<u8>,
     /// Set once SIGKILL has been sent to all processes inside.
     killed: bool,
+    /// Set once the agent has exited as the last process inside.
+    is_empty: bool,
 }
 
 impl SandboxWrapper {
@@ -34,7 +36,8 @@ impl SandboxWrapper {
         // A short-lived agent may have exited already, and the sandbox with it. Its exit status is in the pipe.
         let init = first_child(outer).unwrap_or(outer);
         let agent = first_child(init).unwrap_or(init);
-        Ok(Self { outer, init, agent, status_pipe: Some(status_pipe), received, killed: false })
+        let status_pipe = Some(status_pipe);
+        Ok(Self { outer, init, agent, status_pipe, received, killed: false, is_empty: false })
     }
 
     pub fn agent(&self) -> ProcessIdentity {
@@ -57,10 +60,18 @@ impl SandboxWrapper {
                 Err(_) => self.status_pipe = None,
             }
         }
-        LauncherEvent::parse(&self.received).into_iter().find_map(|word| match word {
-            LauncherEvent::AgentExited(exit) => Some(exit),
-            _ => None,
-        })
+        let (exit, is_last) =
+            LauncherEvent::parse(&self.received).into_iter().find_map(|word| match word {
+                LauncherEvent::AgentExited { exit, is_last } => Some((exit, is_last)),
+                _ => None,
+            })?;
+        self.is_empty = is_last;
+        Some(exit)
+    }
+
+    /// Returns whether the agent was reported to have exited as the last process inside.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
     }
 
     /// Removes the wrapper processes from the processes to be signaled: SIGTERM would end the whole sandbox at once.
