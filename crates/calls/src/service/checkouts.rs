@@ -54,8 +54,6 @@ pub struct OpenChanges {
     pub branch: Option<String>,
     /// The numbers of changed files, added lines and removed lines, once they are recorded.
     pub extent: Option<(u64, u64, u64)>,
-    /// The disk space of the checkout, without borrowed objects.
-    pub disk_bytes: u64,
 }
 
 impl JobService {
@@ -107,7 +105,6 @@ impl JobService {
         OpenChanges {
             job: checkout.job,
             has_ended: false,
-            disk_bytes: checkout.disk_use(),
             source: checkout.source.worktree().to_owned(),
             branch: checkout.branch.filter(|branch| branch.commit.is_some()).map(|branch| branch.name),
             directory: checkout.directory,
@@ -118,10 +115,14 @@ impl JobService {
         }
     }
 
-    /// Returns the disk space of the private checkout of a job, if it has one.
-    pub fn checkout_bytes(&self, job: JobId) -> Option<u64> {
-        let checkout = JobCheckout::read(&self.files(job))?;
-        checkout.directory.exists().then(|| checkout.disk_use())
+    /// Returns the disk space of the private checkout of a job in bytes, without borrowed objects. `None` if there is no checkout.
+    pub async fn checkout_bytes(&self, job: JobId) -> Option<u64> {
+        let files = self.files(job);
+        let measured = tokio::task::spawn_blocking(move || {
+            let checkout = JobCheckout::read(&files)?;
+            checkout.directory.exists().then(|| checkout.disk_use())
+        });
+        measured.await.ok().flatten()
     }
 
     /// Excludes other uses of the checkout of an ended job.

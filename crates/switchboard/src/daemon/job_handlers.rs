@@ -238,13 +238,14 @@ async fn handle_checkout(service: &JobService, request: DaemonRequest) -> Result
         DaemonRequest::Checkout { job } => {
             let job = find_job(service, &job).await?.id;
             let directory = service.checkout_directory(job).map(|directory| show_path(&directory));
-            JobReply::Checkout { directory, disk_bytes: service.checkout_bytes(job) }
+            JobReply::Checkout { directory, disk_bytes: service.checkout_bytes(job).await }
         }
         _ => {
             let mut changes = Vec::new();
             for open in service.open_changes().await?.into_iter().rev() {
                 let status = service.job(open.job).await.ok().map(|job| job.progress.state.name());
-                changes.push(open_changes_entry(open, status));
+                let disk_bytes = service.checkout_bytes(open.job).await;
+                changes.push(open_changes_entry(open, status, disk_bytes.unwrap_or_default()));
             }
             JobReply::OpenChanges { changes }
         }
@@ -283,8 +284,8 @@ fn applied_entry(file: &RestoredFile) -> RestoredEntry {
     RestoredEntry { action: entry.action.replace("restored", "applied"), ..entry }
 }
 
-fn open_changes_entry(open: OpenChanges, status: Option<StateName>) -> OpenChangesEntry {
-    let OpenChanges { job, source, directory, branch, extent, disk_bytes, .. } = open;
+fn open_changes_entry(open: OpenChanges, status: Option<StateName>, disk_bytes: u64) -> OpenChangesEntry {
+    let OpenChanges { job, source, directory, branch, extent, .. } = open;
     OpenChangesEntry {
         job_id: job.to_string(),
         status,
