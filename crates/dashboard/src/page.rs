@@ -164,17 +164,6 @@ pub(crate) fn group_digits(number: u64) -> String {
     groups.join(",")
 }
 
-/// Formats a size in bytes.
-pub(crate) fn format_bytes(number: u64) -> String {
-    let tenths = |unit: u64| format!("{}.{}", number / unit, number % unit * 10 / unit);
-    match number {
-        ..1_000 => format!("{number} B"),
-        1_000..1_000_000 => format!("{} kB", tenths(1_000)),
-        1_000_000..1_000_000_000 => format!("{} MB", tenths(1_000_000)),
-        _ => format!("{} GB", tenths(1_000_000_000)),
-    }
-}
-
 /// Renders text with inline code in backticks.
 pub(crate) fn inline_code(text: &str) -> Markup {
     let shown = sanitize(text);
@@ -220,9 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_sizes_are_formatted() {
+    fn thousands_are_grouped() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(group_digits), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([12, 12_340_000].map(format_bytes), ["12 B", "12.3 MB"]);
     }
 
     #[test]

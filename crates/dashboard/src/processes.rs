@@ -7,9 +7,9 @@ use maud::{Markup, html};
 use model::JobId;
 
 use crate::context::PageContext;
-use render::text::to_one_line;
+use render::text::{format_bytes, to_one_line};
 
-use crate::page::{format_bytes, group_digits, nowrap_words};
+use crate::page::{group_digits, nowrap_words};
 use crate::rejection::PageRejection;
 
 /// Maximum number of listed processes.

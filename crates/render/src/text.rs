@@ -206,6 +206,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn size_has_a_unit() {
+        assert_eq!([12, 12_340_000].map(format_bytes), ["12 B", "12.3 MB"]);
+    }
+
+    #[test]
     fn sequence_of_shown_escape_stays_visible() {
         let text = "x=1 \u{1b}Pq; hidden\u{1b}[2K\u{7}";
         assert_eq!(sanitize(&show_escapes(text)), "x=1 ␛Pq; hidden␛[2K␇");
