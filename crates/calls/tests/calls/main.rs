@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "a test may")]
 
 mod answering;
+mod applying;
 mod background_tasks;
 mod cancelling;
 mod harness;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         rebuild::TESTS,
         recording_changes::TESTS,
         private_checkouts::TESTS,
+        applying::TESTS,
         verifying::TESTS,
         identity::TESTS,
         replaced_files::TESTS,

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use calls::{
@@ -14,6 +13,7 @@ use supervisor::Spool;
 use testkit::{eventually, tests};
 
 use crate::harness::{Harness, answered, close, ended, runs};
+use crate::private_checkouts::git;
 
 tests![
     passed_verification_is_in_the_answer,
@@ -49,12 +49,6 @@ fn create_repository(harness: &Harness) -> PathBuf {
     git(&root, &["add", "-A"]);
     git(&root, &["-c", "user.name=Ana", "-c", "user.email=ana@example.org", "commit", "-q", "-m", "a"]);
     root
-}
-
-fn git(directory: &Path, args: &[&str]) -> String {
-    let output = Command::new("git").current_dir(directory).args(args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 fn verified(harness: &Harness, script: &str, command: &str) -> CallRequest {
