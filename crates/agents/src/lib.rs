@@ -50,4 +50,4 @@ pub use sequence::{CONTINUE_PROMPT, MAX_RESUME_ATTEMPTS, RunSequence, SequenceSt
 pub use setup::{Capabilities, Capability, CheckoutAccess, HostConfig, LaunchSetup};
 pub use stderr::StderrTail;
 pub use version::{TestedRange, Version, VersionSupport};
-pub use workspace::{AgentDefinition, WorkspaceFiles, inspect_workspace};
+pub use workspace::{AgentDefinition, WorkspaceFiles, inspect_workspace, protect_programs_of_checkout};

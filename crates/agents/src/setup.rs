@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model::{AgentKind, CallPolicy, SessionId};
+use model::{AgentKind, CallPolicy, CheckoutSource, SessionId};
 use serde::{Deserialize, Serialize};
 
 use crate::{ModelTables, Version, WorkspaceFiles, environment};
@@ -43,8 +43,8 @@ pub struct LaunchSetup {
 /// The access of an agent to the repository behind its private checkout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckoutAccess {
-    /// The root of the checkout.
-    pub directory: PathBuf,
+    /// The checkout and its repository.
+    pub source: CheckoutSource,
     /// The directories of the objects that it borrows.
     pub borrowed_objects: Vec<PathBuf>,
 }

@@ -11,7 +11,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use model::{AgentKind, CallSpec};
+use model::{AgentKind, CallSpec, CheckoutSource};
 use regular_file::open_linked;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use serde::{Deserialize, Serialize};
@@ -106,6 +106,16 @@ pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) 
     }
     let git = GitSettings::read(inherited);
     WorkspaceFiles { directories, git, ..found }
+}
+
+/// Adds the programs in a private checkout that the user's settings name in the worktree behind it.
+pub fn protect_programs_of_checkout(
+    found: &mut WorkspaceFiles,
+    source: &CheckoutSource,
+    inherited: &BTreeMap<String, String>,
+) {
+    let programs = settings_programs(&[&source.worktree], inherited);
+    found.settings_programs.extend(programs.iter().map(|path| source.relocate(path)));
 }
 
 /// File extensions of scripts in the arguments of MCP servers.

@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use agents::CheckoutAccess;
 use changes::{ChangesError, GitProgram, GitRepository};
-use model::{CallSpec, JobId, exact_path};
+use model::{CallSpec, CheckoutSource, JobId, exact_path};
 use regular_file::{create_private_directory, create_regular, read_regular};
 use serde::{Deserialize, Serialize};
 
 use crate::files::JobFiles;
-use crate::job_changes::{ChangesState, record};
+use crate::job_changes::{ChangesState, find_git, record};
 use crate::settings::Settings;
 
 pub use prepare::PrepareError;
@@ -67,8 +67,10 @@ pub(crate) struct Branch {
 impl JobCheckout {
     /// Returns the access that an agent in the checkout needs.
     pub fn access(&self) -> CheckoutAccess {
+        let git = vec![self.source.git_dir().to_owned(), self.source.common_dir().to_owned()];
+        let (checkout, worktree) = (self.directory.clone(), self.source.worktree().to_owned());
         CheckoutAccess {
-            directory: self.directory.clone(),
+            source: CheckoutSource { checkout, worktree, git },
             borrowed_objects: self.source.object_directories(),
         }
     }
@@ -185,6 +187,14 @@ pub(crate) fn remove_unused(checkout: &JobCheckout, files: &JobFiles) -> io::Res
     checkout.remove()?;
     let (branch, state) = (None, ChangesState::Unchanged);
     JobCheckout { branch, state, ..checkout.clone() }.store_for(files)
+}
+
+/// Deletes the branch of closed changes. It stays if it was moved or is checked out.
+pub(crate) fn delete_branch(checkout: &JobCheckout, files: &JobFiles, settings: &Settings) {
+    let git = find_git(&settings.lookup, checkout.source.worktree());
+    if let Err(error) = git.and_then(|git| checkout.delete_branch(files, git)) {
+        tracing::info!(job = %checkout.job, %error, "keeping the branch, which was moved, deleted or checked out");
+    }
 }
 
 /// Removes `checkouts/JOB`. Succeeds if there is none.

@@ -11,6 +11,7 @@
 //! | `pause.json` | the progress of a paused job |
 //! | `changes/` | the record of the changes in the git worktree (see `changes`) |
 //! | `checkout.json` | the description of the private checkout in which the job works (see `checkouts`) |
+//! | `protected/` | copies of the files that a verification restores first, and the contents that it replaced |
 //! | `overlaps.json` | the jobs that worked in the same worktree at the same time |
 //!
 //! Owns these names. The store is authoritative, so nothing here is fsynced. A lost store is rebuilt from the records

@@ -115,7 +115,13 @@ impl Janitor {
         for found in self.list_checkouts().await {
             match found {
                 Ok(checkout) if checkout.state != ChangesState::Open => {
-                    self.remove_checkout(checkout.directory.clone(), move || checkout.remove()).await;
+                    let (files, settings) = (self.records.files(checkout.job), Arc::clone(&self.settings));
+                    let directory = checkout.directory.clone();
+                    let remove = move || {
+                        checkouts::delete_branch(&checkout, &files, &settings);
+                        checkout.remove()
+                    };
+                    self.remove_checkout(directory, remove).await;
                 }
                 Ok(_) => {}
                 Err(place) => {

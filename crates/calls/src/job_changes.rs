@@ -225,6 +225,12 @@ pub(crate) fn find_repository(cwd: &Path, protected: &[PathBuf]) -> Result<Optio
     }
 }
 
+/// Returns the directory at which the globs of protected files start: the top of the git worktree, or the directory itself.
+pub(crate) fn protected_root(cwd: &Path) -> PathBuf {
+    let repository = GitRepository::find(cwd).ok().flatten();
+    repository.map_or_else(|| cwd.to_owned(), |repository| repository.worktree().to_owned())
+}
+
 fn hung(limit: Duration) -> String {
     format!("the snapshot took more than {} s", limit.as_secs())
 }

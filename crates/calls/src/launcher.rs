@@ -105,7 +105,10 @@ impl Launcher {
             Some(setup) => LaunchSetup { private_directory, ..setup },
             None => self.setup_for_job(job, spec, private_directory).await?,
         };
-        let setup = LaunchSetup { checkout, ..setup };
+        let mut setup = LaunchSetup { checkout, ..setup };
+        if let Some(checkout) = setup.checkout.as_ref().filter(|_| !spec.policy.is_off()) {
+            agents::protect_programs_of_checkout(&mut setup.workspace, &checkout.source, &setup.inherited);
+        }
         // Without a login the agent itself reports the error.
         if let Err(error) = agents::seed_private_state(spec, &setup) {
             tracing::warn!(%job, %error, "cannot seed the private state of the policy");

@@ -252,7 +252,9 @@ impl JobRunner<'_> {
                 step => return self.leave(step, &sequence),
             };
             self.link_run(run.number);
-            self.active.set_waiting(WaitReason::Backoff { delay }, self.context.store.now());
+            if !delay.is_zero() {
+                self.active.set_waiting(WaitReason::Backoff { delay }, self.context.store.now());
+            }
             tokio::select! {
                 biased;
                 // Only this runner knows how far the sequence has come.

@@ -1,9 +1,12 @@
 //! The verification of an agent's work: its result, and the files that the agent must not change.
 
-use std::path::Path;
+use std::path::{Component, Path};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use model::{CallSpec, ChangeKind, ChangeSet, FileChange, MAX_COMMAND_BYTES, MAX_REPAIRS, VerifySpec};
+use model::exact_path::show_path;
+use model::{
+    CallSpec, ChangeKind, ChangeSet, FileChange, MAX_COMMAND_BYTES, MAX_REPAIRS, VerifySpec, error_chain,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +98,14 @@ pub enum VerifyError {
         /// The reason.
         cause: String,
     },
+    /// A pattern protects nothing.
+    #[error("`{pattern}` protects nothing: {cause}")]
+    Unmatched {
+        /// The pattern.
+        pattern: String,
+        /// The reason.
+        cause: String,
+    },
     /// The policy permits no shell.
     #[error("the policy `{policy}` permits no command")]
     NoShell {
@@ -118,6 +129,9 @@ impl VerifyError {
             Self::Command => "pass a shell command, such as `just test`".to_owned(),
             Self::Repairs(_) => format!("pass at most {MAX_REPAIRS}"),
             Self::Pattern { .. } => "examples: `tests/**`, `*.lock`, `**/conftest.py`".to_owned(),
+            Self::Unmatched { .. } => {
+                "globs start at the top of the git worktree, such as `tests/**`; create the file, or omit the glob".to_owned()
+            }
             Self::NoShell { .. } => "verify the work yourself, or use the policy `workspace`".to_owned(),
             Self::NotRecorded { .. } => "call an agent that may write, in a git repository".to_owned(),
         }
@@ -128,7 +142,7 @@ impl VerifyError {
         match self {
             Self::Command | Self::NoShell { .. } => "verify",
             Self::Repairs(_) => "repair",
-            Self::Pattern { .. } => "verify_protect",
+            Self::Pattern { .. } | Self::Unmatched { .. } => "verify_protect",
             Self::NotRecorded { what, .. } => what,
         }
     }
@@ -153,11 +167,22 @@ pub(crate) fn check(call: &CallSpec) -> Result<(), VerifyError> {
 
 /// Returns the option of a call that needs its recorded changes.
 pub(crate) fn needs_changes(call: &CallSpec) -> Option<&'static str> {
-    if call.expect_changes {
-        return Some("expect_changes");
+    call.expect_changes.then_some("expect_changes")
+}
+
+/// Rejects a pattern that matches no file: it would protect nothing. Blocks.
+pub(crate) fn check_matches(verify: &VerifySpec, worktree: &Path) -> Result<(), VerifyError> {
+    for pattern in &verify.protect {
+        let globs = compile(std::slice::from_ref(pattern))?;
+        let found = changes::find_files(worktree, &|path| globs.is_match(path));
+        let cause = match found {
+            Ok(found) if !found.is_empty() => continue,
+            Ok(_) => format!("no file in `{}` matches", show_path(worktree)),
+            Err(error) => error_chain(&error),
+        };
+        return Err(VerifyError::Unmatched { pattern: pattern.clone(), cause });
     }
-    let protects = call.verify.as_ref().is_some_and(|verify| !verify.protect.is_empty());
-    protects.then_some("verify_protect")
+    Ok(())
 }
 
 /// Returns the changed files that match a pattern. A rename matches with either name.
@@ -177,9 +202,15 @@ pub(crate) fn find_protected<'c>(
 }
 
 /// Compiles patterns. A star does not match a slash, and a directory matches with everything below it.
-fn compile(patterns: &[String]) -> Result<GlobSet, VerifyError> {
+pub(crate) fn compile(patterns: &[String]) -> Result<GlobSet, VerifyError> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
+        let path = Path::new(pattern);
+        let leads_out = path.is_absolute() || path.components().any(|part| part == Component::ParentDir);
+        if leads_out || pattern.trim_matches(['.', '/']).is_empty() {
+            let cause = "it does not name files below the top of the worktree".to_owned();
+            return Err(VerifyError::Pattern { pattern: pattern.clone(), cause });
+        }
         let bare = pattern.strip_prefix("./").unwrap_or(pattern).trim_end_matches('/');
         for glob in [bare.to_owned(), format!("{bare}/**")] {
             let glob = GlobBuilder::new(&glob).literal_separator(true).backslash_escape(true).build();
@@ -249,7 +280,9 @@ mod tests {
         assert_eq!(rejected(VerifySpec::new("a\0b"), Preset::Off), Err("verify"));
         assert_eq!(rejected(spec.clone(), Preset::Sealed), Err("verify"));
         assert_eq!(rejected(VerifySpec { repairs: 11, ..spec.clone() }, Preset::Off), Err("repair"));
-        let broken = VerifySpec { protect: vec!["[".into()], ..spec };
-        assert_eq!(rejected(broken, Preset::Off), Err("verify_protect"));
+        for pattern in ["[", "/etc/**", "../x", "", "./"] {
+            let broken = VerifySpec { protect: vec![pattern.into()], ..spec.clone() };
+            assert_eq!(rejected(broken, Preset::Off), Err("verify_protect"), "{pattern}");
+        }
     }
 }

@@ -119,6 +119,12 @@ pub enum ChangesError {
         /// The worktree.
         worktree: PathBuf,
     },
+    /// A branch is checked out in a worktree of the user.
+    #[error("the branch `{name}` is checked out")]
+    BranchInUse {
+        /// The name.
+        name: String,
+    },
     /// A selected path is not part of the change set.
     #[error("no change of `{}` is recorded", show_path(path))]
     UnknownPath {
@@ -150,6 +156,7 @@ impl ChangesError {
             Self::WorktreeMissing { path } => format!("restore the directory `{}`", show_path(path)),
             Self::NotStarted { .. } => "run the job in a git repository".into(),
             Self::BaseMissing { .. } => "apply the changes, or discard them".into(),
+            Self::BranchInUse { .. } => "switch to another branch first".into(),
             Self::BranchExists { name } => format!("rename it with `git branch -m {name} NEW`"),
             Self::CommitsTooLarge { .. } => "fetch them from the checkout with `git fetch`".into(),
             Self::IndexLocked { path } => {

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::checkout::copy_own_objects;
-use crate::entry::Entry;
+use crate::entry::{Entry, split_nul, to_path};
 use crate::error::ChangesError;
-use crate::files::copy_index;
+use crate::files::{copy_index, read_small};
 use crate::git::{Git, GitCommand, GitSession};
 use crate::head::read_unlinked_commit;
 use crate::index_file::PrivateIndex;
@@ -20,6 +21,9 @@ use crate::private_git;
 use crate::repository::GitRepository;
 use crate::state::{BeforeSnapshot, FileState, RecordedChanges};
 use crate::user_objects::UserObjects;
+
+/// The limit for a `HEAD` file.
+const HEAD_LIMIT: u64 = 64 * 1024;
 
 /// The limit for the commits of an agent.
 const COMMITS_LIMIT: u64 = 256 * 1024 * 1024;
@@ -94,13 +98,15 @@ impl Publisher<'_> {
         let tree_before = self.write_tree()?;
         self.update_index(&after)?;
         let tree = self.write_tree()?;
-        let mut tip = before.base.clone();
+        let (mut tip, mut tree_of_user) = (before.base.clone(), tree_before);
         if let Some(head) = head.filter(|_| has_commits) {
             self.copy_commits(checkout, &head, before.base.as_deref())?;
+            tree_of_user = self.write_tree_with(&head, &after)?;
             tip = Some(head);
-        } else if self.objects.read_tree(tip.as_deref())?.as_ref() != Some(&tree_before) {
+        }
+        if self.objects.read_tree(tip.as_deref())?.as_ref() != Some(&tree_of_user) {
             let message = "Uncommitted changes of the user before the job\n";
-            tip = Some(self.commit(&tree_before, tip.as_deref(), message)?);
+            tip = Some(self.commit(&tree_of_user, tip.as_deref(), message)?);
         }
         if self.objects.read_tree(tip.as_deref())?.as_ref() != Some(&tree) {
             tip = Some(self.commit(&tree, tip.as_deref(), self.request.message)?);
@@ -109,6 +115,36 @@ impl Publisher<'_> {
             self.set_branch(tip)?;
         }
         Ok(tip)
+    }
+
+    /// Returns the tree of the index with some files as in a commit.
+    fn write_tree_with(
+        &self,
+        commit: &str,
+        files: &BTreeMap<&Path, &FileState>,
+    ) -> Result<String, ChangesError> {
+        let list = self.git.command("ls-tree").args(["-r", "-z", "--full-tree", commit]);
+        let listed = list.writing_to(self.objects.directory).run()?;
+        let entries = split_nul(&listed).filter_map(|entry| {
+            let tab = entry.iter().position(|byte| *byte == b'\t')?;
+            Some((to_path(&entry[tab + 1..]), entry))
+        });
+        let entries: BTreeMap<PathBuf, &[u8]> =
+            entries.filter(|(path, _)| files.contains_key(path.as_path())).collect();
+        let none = "0".repeat(self.git.id_length);
+        let mut input = Vec::new();
+        for path in files.keys() {
+            if let Some(entry) = entries.get(*path) {
+                input.extend_from_slice(entry);
+            } else {
+                input.extend(format!("0 {none}\t").into_bytes());
+                input.extend(path.as_os_str().as_bytes());
+            }
+            input.push(0);
+        }
+        let command = self.git.command("update-index").args(["-z", "--index-info"]).index(&self.index);
+        command.writing_to(self.objects.directory).input(input).run()?;
+        self.write_tree()
     }
 
     /// Copies the commits of the agent, after a check of all their objects.
@@ -210,6 +246,17 @@ impl Publisher<'_> {
         }
         git.command("update-ref").args(args).run().map(drop)
     }
+}
+
+/// Returns whether a worktree of the user has a branch checked out. Git would leave that without a commit.
+pub(crate) fn is_checked_out(repository: &GitRepository, name: &str) -> bool {
+    let common = repository.common_dir();
+    let linked = fs::read_dir(common.join("worktrees")).into_iter().flatten().flatten();
+    let heads = linked.map(|worktree| worktree.path()).chain([common.to_owned()]);
+    let branch = format!("ref: refs/heads/{name}");
+    heads
+        .filter_map(|directory| read_small(&directory.join("HEAD"), HEAD_LIMIT))
+        .any(|head| head.trim_ascii() == branch.as_bytes())
 }
 
 /// Deletes a branch if it still is at a commit.

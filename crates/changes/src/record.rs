@@ -12,7 +12,7 @@ use crate::files::{lock, read_json, remove_directory, remove_file, replace_file}
 use crate::git::{GitProgram, GitSession, KEPT_OBJECTS};
 use crate::kept_objects::link_objects;
 use crate::layout::RecordLayout;
-use crate::publish::{BranchRequest, delete_branch, publish_branch};
+use crate::publish::{BranchRequest, delete_branch, is_checked_out, publish_branch};
 use crate::repository::GitRepository;
 use crate::restore::{Restoration, RestoreError, Restored, Selection, restore_files};
 use crate::selection::select_files;
@@ -191,7 +191,7 @@ impl ChangeRecord {
         publish_branch(&self.layout, &before, &changes, request, session)
     }
 
-    /// Deletes a branch of [`publish`](Self::publish), unless it was moved since.
+    /// Deletes a branch of [`publish`](Self::publish), unless it was moved since or is checked out.
     pub fn delete_branch(
         &self,
         repository: &GitRepository,
@@ -199,6 +199,9 @@ impl ChangeRecord {
         commit: &str,
         limit: Duration,
     ) -> Result<(), ChangesError> {
+        if is_checked_out(repository, name) {
+            return Err(ChangesError::BranchInUse { name: name.to_owned() });
+        }
         let session = self.start_session(limit)?;
         delete_branch(
             &private_git::open(repository.common_dir(), repository, commit.len(), session),

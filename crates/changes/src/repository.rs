@@ -102,12 +102,12 @@ impl GitRepository {
     }
 
     /// Returns the git directory of this worktree.
-    pub(crate) fn git_dir(&self) -> &Path {
+    pub fn git_dir(&self) -> &Path {
         &self.git_dir
     }
 
     /// Returns the git directory that all worktrees share.
-    pub(crate) fn common_dir(&self) -> &Path {
+    pub fn common_dir(&self) -> &Path {
         &self.common_dir
     }
 

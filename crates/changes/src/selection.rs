@@ -21,7 +21,7 @@ pub(crate) fn select_files(change_set: &ChangeSet, paths: &[PathBuf]) -> Result<
             }
         }
         if !is_known {
-            return Err(ChangesError::UnknownPath { path: normalized.clone() });
+            return Err(ChangesError::UnknownPath { path: relative.to_owned() });
         }
     }
     Ok((0..selected.len()).filter(|position| selected[*position]).collect())

@@ -1,6 +1,6 @@
 //! Tool results: structured content with its readable text.
 
-use calls::{Answer, Changes, JobStatus, Truncated};
+use calls::{Answer, Changes, JobStatus, Truncated, Verification, VerificationState};
 use chrono::{DateTime, SecondsFormat};
 use model::Timestamp;
 use rmcp::model::{CallToolResult, ContentBlock};
@@ -44,12 +44,35 @@ pub(crate) fn answer_text(answer: &Answer) -> String {
     if let Some(stderr) = &answer.stderr {
         parts.push(format!("stderr ends with:\n{stderr}"));
     }
+    parts.extend(answer.verified.as_ref().map(describe_verification));
     if let Some(note) = &answer.note {
         parts.push(note.clone());
     }
     parts.extend(answer.truncated.as_ref().and_then(describe_gaps));
     parts.push(footer(answer));
     parts.join("\n\n")
+}
+
+/// Describes a verification, with the end of its output if it failed.
+fn describe_verification(verification: &Verification) -> String {
+    let Verification { state, command, reason, output, repairs, restored, .. } = verification;
+    let reason = reason.as_deref().unwrap_or_default();
+    let repaired = match repairs {
+        0 => String::new(),
+        repairs => format!(" after {}", format_count(*repairs, "repair", "repairs")),
+    };
+    let mut text = match state {
+        VerificationState::Passed => format!("verified: `{command}` passed{repaired}"),
+        VerificationState::Failed => format!("not verified: `{command}` {reason}{repaired}"),
+        VerificationState::NotRun => format!("not verified: {reason}"),
+    };
+    if !restored.is_empty() {
+        text += &["\nrestored before the verification: ", &restored.join(", ")].concat();
+    }
+    if let Some(output) = output.as_ref().filter(|_| *state == VerificationState::Failed) {
+        text += &["\nits output ends with:\n", output].concat();
+    }
+    text
 }
 
 /// Describes the missing parts that the output itself does not mention.

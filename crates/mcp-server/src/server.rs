@@ -203,6 +203,12 @@ impl ServerHandler for McpHandler {
 /// Returns a protocol error: a request for an unknown tool cannot be routed.
 fn unknown_tool(name: &str, options: &McpOptions) -> ErrorData {
     let names: Vec<&str> = tools::listed_tools(options).map(|tool| tool.name.as_ref()).collect();
+    if tools::NEEDS_PERMISSION.contains(&name) {
+        let message = format!(
+            "the operator has not allowed `{name}`; ask the user to apply or discard the changes, or to set mcp.apply_changes"
+        );
+        return ErrorData::invalid_params(message, None);
+    }
     let shown: String = name.chars().take(100).collect();
     let hint = match arguments::nearest(name, names.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),

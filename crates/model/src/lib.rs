@@ -54,8 +54,9 @@ pub use outcome::{
 };
 pub use plan::{PlanError, RunLifetime, RunPlan, StatusDurability};
 pub use policy::{
-    Bounds, CallPolicy, Confinement, Network, OnCreate, PRIVATE_DIRECTORIES, Policy, PolicyContext,
-    PolicyError, PolicyRoot, Preset, Protected, Requirement, RootAccess, is_in_products, protected_in,
+    Bounds, CallPolicy, CheckoutSource, Confinement, Network, OnCreate, PRIVATE_DIRECTORIES, Policy,
+    PolicyContext, PolicyError, PolicyRoot, Preset, Protected, Requirement, RootAccess, is_in_products,
+    protected_in,
 };
 pub use progress::{Attempt, Claim, Lease, Owner, Progress, Transition, TransitionError};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};

@@ -73,6 +73,36 @@ pub struct Confinement {
     /// The exposed parts of the home directory. `None` if the home directory is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<HomeView>,
+    /// The private checkout among the workspaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkout: Option<CheckoutSource>,
+}
+
+/// A private checkout and the repository of the user. The files of the checkout are applied there later, so the programs that the
+/// configuration of that repository names are protected in the checkout, too.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckoutSource {
+    /// The root of the checkout.
+    #[serde(with = "crate::exact_path")]
+    pub checkout: PathBuf,
+    /// The worktree of the user.
+    #[serde(with = "crate::exact_path")]
+    pub worktree: PathBuf,
+    /// The git directories of the user: of the worktree, and the one that all worktrees share.
+    #[serde(with = "crate::exact_path")]
+    pub git: Vec<PathBuf>,
+}
+
+impl CheckoutSource {
+    /// Returns the path in the checkout for one in the worktree of the user. Other paths stay as they are.
+    pub fn relocate(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix(&self.worktree) {
+            Ok(inside) if inside.as_os_str().is_empty() => self.checkout.clone(),
+            Ok(inside) => self.checkout.join(inside),
+            Err(_) => path.to_owned(),
+        }
+    }
 }
 
 /// A directory or file that an agent may access.
@@ -407,6 +437,8 @@ pub struct PolicyContext {
     pub own: Vec<PathBuf>,
     /// The directory of private checkouts: the only one among Switchboard's own paths with workspaces inside.
     pub checkouts: Option<PathBuf>,
+    /// The private checkout among the workspaces.
+    pub checkout: Option<CheckoutSource>,
     /// Existing files in the workspaces that stay as they are.
     pub fixed: Vec<PathBuf>,
     /// Directories that no workspace may contain: a call could rewrite the configuration that limits it.
@@ -490,6 +522,7 @@ impl CallPolicy {
                 programs: context.programs.clone(),
                 copies: context.copies.clone(),
             }),
+            checkout: context.checkout.clone(),
         })))
     }
 

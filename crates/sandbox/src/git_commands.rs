@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use model::{OnCreate, Protected, is_in_products};
+use model::{CheckoutSource, OnCreate, Protected, is_in_products};
 
 use crate::git_includes::{ConfigEntry, find_included, read_entries, resolve_path};
 use crate::layout::Layout;
@@ -61,6 +61,7 @@ enum NamedPath {
 pub(crate) fn protect_configured(
     layout: &mut Layout,
     repositories: &[ConfiguredRepository],
+    checkout: Option<&CheckoutSource>,
     home: Option<&Path>,
     xdg_config: Option<&Path>,
 ) {
@@ -84,6 +85,11 @@ pub(crate) fn protect_configured(
         obeyed.extend(files);
         hooks.push(git.join("hooks"));
     }
+    let of_user: Vec<PathBuf> = checkout.map_or_else(Vec::new, |checkout| {
+        named.extend(find_paths_in_checkout(checkout, &global, home));
+        let hooks = checkout.git.iter().flat_map(|git| find_linked_hooks(layout, &git.join("hooks")));
+        hooks.map(|link| checkout.relocate(&FollowedPath::follow(&link).target)).collect()
+    });
     obeyed.extend(hooks.iter().cloned());
     let programs: Vec<PathBuf> = named.iter().filter_map(|named| path_to_protect(layout, named)).collect();
     hooks.extend(named.into_iter().filter_map(|named| match named {
@@ -96,7 +102,27 @@ pub(crate) fn protect_configured(
     protect_followed(layout, obeyed.chain(programs));
     // The links themselves are protected by their directory, which is read-only now.
     let links = hooks.iter().flat_map(|hooks| find_linked_hooks(layout, hooks)).collect::<Vec<_>>();
-    protect_followed(layout, links.into_iter().map(protected(OnCreate::QuarantineAtEnd)));
+    protect_followed(layout, links.into_iter().chain(of_user).map(protected(OnCreate::QuarantineAtEnd)));
+}
+
+/// Returns the paths in a private checkout that the configuration of the user's repository names.
+fn find_paths_in_checkout(
+    checkout: &CheckoutSource,
+    global: &[ConfigEntry],
+    home: Option<&Path>,
+) -> Vec<NamedPath> {
+    let files = checkout.git.iter().flat_map(|git| ["config", "config.worktree"].map(|name| git.join(name)));
+    let files: Vec<PathBuf> = files.collect();
+    let below: BTreeSet<PathBuf> = files.iter().flat_map(|file| find_included(file, home)).collect();
+    let own: Vec<ConfigEntry> = files.iter().chain(&below).flat_map(|file| read_entries(file)).collect();
+    let named = own.iter().chain(global).flat_map(|entry| find_named_paths(entry, &checkout.worktree, home));
+    named
+        .map(|named| match named {
+            NamedPath::Hooks(path) => NamedPath::Hooks(checkout.relocate(&path)),
+            NamedPath::Program(path) => NamedPath::Program(checkout.relocate(&path)),
+            NamedPath::IfExists(path) => NamedPath::IfExists(checkout.relocate(&path)),
+        })
+        .collect()
 }
 
 /// Returns the path of a program that must be protected. A hooks directory that is a writable root itself is reported as unprotected.

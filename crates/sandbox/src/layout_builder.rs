@@ -113,7 +113,8 @@ pub(crate) fn build_layout(confinement: &Confinement, inputs: LayoutInputs<'_>) 
         layout.quarantine.repositories.distrust(&other.repositories);
     }
     layout.pin_parents_of_hidden();
-    protect_configured(&mut layout, &repositories, home, inputs.xdg_config);
+    let checkout = confinement.checkout.as_ref();
+    protect_configured(&mut layout, &repositories, checkout, home, inputs.xdg_config);
     protect_index(&mut layout, tier);
     for (path, time) in layout.untrusted.below(&layout.writable) {
         layout.quarantine.add(path, time);

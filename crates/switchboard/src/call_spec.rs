@@ -29,9 +29,13 @@ pub fn build(args: &CallArgs, config: &Config) -> Result<CallSpec, CallSpecError
         (None, true) => SessionChoice::ContinueLatest,
         (None, false) => SessionChoice::New,
     };
+    let worktree = match (args.worktree, args.no_worktree) {
+        (false, false) => configured_worktree(args, config, &cwd, &session),
+        (worktree, _) => Some(worktree),
+    };
     let call = CallSpec {
         add_dirs,
-        worktree: (args.worktree || args.no_worktree).then_some(args.worktree),
+        worktree,
         verify: args.verify.as_ref().map(|command| VerifySpec {
             command: command.clone(),
             repairs: args.repair,
@@ -54,6 +58,21 @@ pub fn build(args: &CallArgs, config: &Config) -> Result<CallSpec, CallSpecError
     };
     let trusted = args.trust_workspace || config.sandbox.trust_workspaces;
     Ok(if trusted { call.with_trusted_workspace() } else { call })
+}
+
+/// Returns the choice of the configuration for the repository around a directory. The daemon may have started before it was made.
+fn configured_worktree(
+    args: &CallArgs,
+    config: &Config,
+    cwd: &Path,
+    session: &SessionChoice,
+) -> Option<bool> {
+    let may_have_one = !args.direct && !args.observe && *session == SessionChoice::New;
+    let around = config.repositories.iter().filter(|options| {
+        may_have_one && options.path.canonicalize().is_ok_and(|path| cwd.starts_with(path))
+    });
+    let nearest = around.max_by_key(|options| options.path.components().count())?;
+    (nearest.worktree && policy(args, config).preset.writes()).then_some(true)
 }
 
 /// Resolves a directory that an option names.

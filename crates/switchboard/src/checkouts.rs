@@ -48,8 +48,9 @@ pub fn apply(args: &cli::ApplyChanges) -> Result<ExitCode, CommandFailure> {
         }
         print_next_step(args, &applied);
     }
-    let has_conflicts = !applied.conflicts.is_empty() || count(&applied.files, "conflicted") > 0;
-    Ok(if has_conflicts { ExitStatus::Failed.into() } else { ExitCode::SUCCESS })
+    let is_incomplete = !applied.conflicts.is_empty()
+        || ["conflicted", "not_applied"].iter().any(|action| count(&applied.files, action) > 0);
+    Ok(if is_incomplete { ExitStatus::Failed.into() } else { ExitCode::SUCCESS })
 }
 
 fn count(files: &[RestoredEntry], action: &str) -> usize {
@@ -74,7 +75,9 @@ fn print_next_step(args: &cli::ApplyChanges, applied: &ApplyReply) {
         let files = count_files(conflicted);
         output::aside(&format!("resolve the conflicts in {files}, between `<<<<<<<` and `>>>>>>>`"));
     }
-    output::aside(&if applied.state == "applied" {
+    output::aside(&if applied.state == "applied" && conflicted > 0 {
+        "the private checkout is removed".to_owned()
+    } else if applied.state == "applied" {
         format!("the private checkout is removed; take the changes back with `switchboard undo {job}`")
     } else if left > 0 {
         format!(

@@ -336,7 +336,7 @@ pub struct UndoChanges {
 #[command(
     after_help = "Merges with your edits. If one file conflicts, no file is changed, and the conflicts are listed. Without PATH, the private \
                         checkout and its branch are removed afterwards. Without --index or --commit, commits, branches and the index stay as they are.\n\
-                        Exit codes: 0 the changes are applied, 1 there are conflicts, with --conflicts in the files, 2 no such job, no \
+                        Exit codes: 0 the changes are applied, 1 there are conflicts (with --conflicts in the files) or files that were not applied, 2 no such job, no \
                         private checkout, changes already applied or discarded, no change of a path, or a job is working there."
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]

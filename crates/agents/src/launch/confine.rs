@@ -105,7 +105,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let checkout = draft.setup.checkout.iter();
     let borrowed = checkout.clone().flat_map(|checkout| &checkout.borrowed_objects);
     // A call in a subdirectory needs the repository around it.
-    let around = checkout.clone().map(|checkout| &checkout.directory);
+    let around = checkout.clone().map(|checkout| &checkout.source.checkout);
     let around = around.filter(|directory| !workspaces.contains(directory));
     let context = PolicyContext {
         state: agent_state,
@@ -114,7 +114,11 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         guarded: host.guarded.clone(),
         checkouts: host.checkouts.clone(),
         // Another list of borrowed objects would be followed outside of the sandbox.
-        fixed: checkout.map(|checkout| checkout.directory.join(".git/objects/info/alternates")).collect(),
+        fixed: checkout
+            .clone()
+            .map(|checkout| checkout.source.checkout.join(".git/objects/info/alternates"))
+            .collect(),
+        checkout: checkout.map(|checkout| checkout.source.clone()).next(),
         visible: visible(draft)
             .into_iter()
             .chain(file_tools.chain(borrowed).chain(around).cloned())

@@ -64,6 +64,10 @@ pub(super) fn unverified_end(processes: Option<Processes>) -> Option<String> {
 
 /// Notes that the call committed or switched branches: an undo restores only files.
 pub(super) fn moved_head(changes: &Changes) -> Option<String> {
+    // The commits in a private checkout are on its branch.
+    if changes.checkout.is_some() {
+        return None;
+    }
     let short = |id: &str| id.get(..8).unwrap_or(id).to_owned();
     let (base, head) = (changes.base.as_deref(), changes.head.as_deref()?);
     let from = base.map(|base| format!(" from {}", short(base))).unwrap_or_default();

@@ -8,7 +8,7 @@ use model::exact_path::show_path;
 use model::{CallSpec, JobId, SessionId, error_chain};
 use store::{JobFilter, PageRequest, Store};
 
-use super::{JobCheckout, LIMIT, new_directory};
+use super::{JobCheckout, LIMIT, new_directory, remove_place};
 use crate::files::JobFiles;
 use crate::job_changes::{ChangesState, RECORD, find_git, find_repository, protected_paths, record};
 use crate::settings::Settings;
@@ -37,6 +37,14 @@ pub enum PrepareError {
         /// The session.
         session: SessionId,
     },
+    /// The session has worked in a private checkout of another worktree than that of the call.
+    #[error("session {session} works in a private checkout of `{}`", show_path(worktree))]
+    SessionElsewhere {
+        /// The session.
+        session: SessionId,
+        /// The worktree.
+        worktree: PathBuf,
+    },
     /// The call may not write.
     #[error("a read-only call has no private checkout")]
     ReadOnly,
@@ -59,6 +67,9 @@ impl PrepareError {
                     show_path(directory)
                 )
             }
+            Self::SessionElsewhere { worktree, .. } => {
+                format!("use `{}` as the working directory, or start a new session", show_path(worktree))
+            }
             Self::SessionOutside { .. } => {
                 "start a new session, or call the agent without a private checkout".to_owned()
             }
@@ -80,20 +91,28 @@ pub(crate) fn find_source(settings: &Settings, cwd: &Path) -> Result<GitReposito
     }
 }
 
-/// Finds the checkout in which a session has worked, with the files of its job. Leaves out one of another worktree than that of the call.
+/// Finds the checkout in which a session has worked, with the files of its job. Fails if it is that of another worktree.
 pub(crate) async fn find_session_checkout(
     store: &Store,
     session: &SessionId,
     cwd: &Path,
     files_of: impl Fn(JobId) -> JobFiles,
-) -> Option<(JobCheckout, JobFiles)> {
+) -> Result<Option<(JobCheckout, JobFiles)>, PrepareError> {
     let filter = JobFilter { session: Some(session.clone()), ..JobFilter::default() };
-    let jobs = store.list(&filter, PageRequest { limit: MAX_SEARCHED, before: None }).await.ok()?.jobs;
-    let mut found = jobs.iter().filter_map(|job| JobCheckout::read(&files_of(job.id)));
-    let checkout = found.find(|checkout| cwd.starts_with(checkout.source.worktree()))?;
+    let page = PageRequest { limit: MAX_SEARCHED, before: None };
+    let Ok(found) = store.list(&filter, page).await else { return Ok(None) };
+    let mut checkouts = found.jobs.iter().filter_map(|job| JobCheckout::read(&files_of(job.id)));
+    let Some(checkout) = checkouts.next() else { return Ok(None) };
+    let worktree = checkout.source.worktree();
+    if !cwd.starts_with(worktree) {
+        return Err(PrepareError::SessionElsewhere {
+            session: session.clone(),
+            worktree: worktree.to_owned(),
+        });
+    }
     // A job that only looked at the checkout has no record of the changes in it.
     let files = files_of(checkout.job);
-    Some((checkout, files))
+    Ok(Some((checkout, files)))
 }
 
 /// Creates the checkout of a job, or continues in the checkout of an earlier job. The description is written last: a checkout without one
@@ -127,7 +146,11 @@ pub(crate) fn prepare(
         None => new_directory(settings, job, source.worktree())?,
     };
     let git = find_git(&settings.lookup, source.worktree())?;
-    let created = create_checkout(&source, &directory, git, LIMIT)?;
+    let created = create_checkout(&source, &directory, git, LIMIT);
+    let created = created.inspect_err(|_| {
+        // The disk can be full.
+        let _ = directory.parent().map(remove_place);
+    })?;
     let without_content = created.without_content;
     let (earlier, branch, state) = (None, None, ChangesState::Open);
     let checkout = JobCheckout { job, earlier, directory, source, without_content, branch, state };

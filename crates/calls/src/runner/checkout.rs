@@ -42,6 +42,7 @@ impl JobRunner<'_> {
                 let files_of = |job| self.files.of_job(job);
                 let store = &self.context.store;
                 let found = checkouts::find_session_checkout(store, session, &call.cwd, files_of).await;
+                let found = found.map_err(|error| failed(error.into()))?;
                 match (&found, wanted) {
                     (None, Some(true)) => {
                         let session = session.clone();
@@ -88,7 +89,8 @@ impl JobRunner<'_> {
             let reason = WaitReason::Setup { command: command.clone() };
             self.active.set_waiting(reason, self.context.store.now());
             let limit = self.command_limit(sequence);
-            let ended = self.run_command(ShellCommand { name: "setup", command: &command }, sequence).await?;
+            let setup = ShellCommand { name: "setup", command: &command, at_root: true };
+            let ended = self.run_command(setup, sequence).await?;
             if let Some(reason) = self.active.stop_reason() {
                 return Err(self.leave(decide::between_runs(reason, sequence), sequence));
             }

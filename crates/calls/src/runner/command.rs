@@ -31,6 +31,8 @@ pub(super) struct ShellCommand<'c> {
     pub name: &'c str,
     /// The command, for `sh -c`.
     pub command: &'c str,
+    /// Runs it at the root of the private checkout, and not in the directory of the agent.
+    pub at_root: bool,
 }
 
 /// An ended command.
@@ -71,9 +73,12 @@ impl JobRunner<'_> {
     ) -> Result<CommandEnd, Disposition> {
         let directory = self.files.command(command.name);
         for _ in 0..MAX_STARTS {
-            let run = match self.find_run(&directory).await? {
-                Some(run) => run,
-                None => self.start_command(command, &directory, sequence).await?,
+            let run = if let Some(run) = self.find_run(&directory).await? {
+                run
+            } else {
+                // Prepared by a service that was killed before it started the command.
+                remove_spool(&directory).map_err(|error| failed(cannot_write(&error)))?;
+                self.start_command(command, &directory, sequence).await?
             };
             self.context.nested.register_run(self.job, &run);
             let report = self.await_command(&run).await?;
@@ -81,7 +86,7 @@ impl JobRunner<'_> {
                 let output = read_end(&run).map_err(|error| failed(cannot_follow(&error)))?;
                 return Ok(CommandEnd { report, output });
             }
-            fs::remove_dir_all(&directory).map_err(|error| failed(cannot_write(&error)))?;
+            remove_spool(&directory).map_err(|error| failed(cannot_write(&error)))?;
         }
         Err(failed(command_lost(command.command)))
     }
@@ -98,7 +103,11 @@ impl JobRunner<'_> {
         directory: &Path,
         sequence: &RunSequence,
     ) -> Result<Run, Disposition> {
-        let launch = self.plan_launch(sequence, directory).await;
+        let mut spec = sequence.spec().clone();
+        if let Some(checkout) = self.checkout.as_ref().filter(|_| command.at_root) {
+            checkout.source.worktree().clone_into(&mut spec.cwd);
+        }
+        let launch = self.plan_launch(&spec, directory).await;
         let launch = launch.map_err(|error| failed(launch_failure(&error)))?;
         let limits = Limits {
             wall: Some(self.command_limit(sequence)),
@@ -137,6 +146,14 @@ impl JobRunner<'_> {
             }
             self.back_off(&error).await?;
         }
+    }
+}
+
+/// Removes the spool of a command that is not running.
+fn remove_spool(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 

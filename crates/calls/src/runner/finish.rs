@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Job, JobEnd, RunReport, RunState, SandboxReport, TreeEnd};
+use regular_file::read_regular;
 use store::{Committed, Finished, FlushTicket, StoreError};
 use supervisor::Spool;
 
 use super::{Disposition, EndedRun, JobRunner};
 use crate::claims;
 use crate::decide;
-use crate::job_changes::JobChanges;
+use crate::job_changes::{JobChanges, patch_file};
 use crate::metadata::JobMetadata;
 use crate::runs;
 use crate::verification::Verification;
@@ -96,7 +97,7 @@ impl JobRunner<'_> {
     async fn finish(&self, end: JobEnd) -> Option<Committed<Finished>> {
         self.stop_commands().await;
         let changes = self.record_changes().await?;
-        let end = self.check_expected_changes(end, changes.as_ref());
+        let end = self.check_expected_changes(end, changes.as_ref()).await;
         let response = end.outcome.as_ref().map(|outcome| outcome.text.clone());
         let metadata = JobMetadata {
             model_spoke: self.model_spoke && !end.has_answer,
@@ -122,6 +123,19 @@ impl JobRunner<'_> {
         }
     }
 
+    /// Returns whether the recorded changes are those of the earlier job in the same checkout.
+    pub(super) async fn has_only_earlier_changes(&self) -> bool {
+        let Some(earlier) = self.checkout.as_ref().and_then(|checkout| checkout.earlier) else {
+            return false;
+        };
+        let patches = [&self.files, &self.files.of_job(earlier)].map(patch_file);
+        let compared = tokio::task::spawn_blocking(move || {
+            let [own, earlier] = patches.map(|patch| read_regular(&patch).ok());
+            own.is_some() && own == earlier
+        });
+        compared.await.unwrap_or(false)
+    }
+
     /// Returns the verification of a job whose agent never reported success.
     fn missing_verification(&self) -> Option<Verification> {
         let verify = self.job.order.call.verify.as_ref()?;
@@ -133,11 +147,12 @@ impl JobRunner<'_> {
         self.job.order.call.verify.is_some() || self.checkout.is_some()
     }
 
-    fn check_expected_changes(&self, end: JobEnd, changes: Option<&JobChanges>) -> JobEnd {
+    async fn check_expected_changes(&self, end: JobEnd, changes: Option<&JobChanges>) -> JobEnd {
         if !self.job.order.call.expect_changes {
             return end;
         }
         let changed_files = match changes {
+            Some(JobChanges::Recorded(..)) if self.has_only_earlier_changes().await => Some(0),
             Some(JobChanges::Recorded(changes, _)) => Some(changes.files.len()),
             Some(JobChanges::NotRecorded { .. }) | None => None,
         };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use agents::{Launch, RunSequence};
-use model::{ExpectedSession, JobEnd, SessionChoice, Totals};
+use model::{CallSpec, ExpectedSession, JobEnd, SessionChoice, Totals};
 use store::{JobFilter, PageRequest};
 use supervisor::{PreparedRun, Run, StartError};
 
@@ -28,6 +28,7 @@ impl JobRunner<'_> {
         let has_files = self.flush.is_none();
         self.prepare_checkout(sequence).await?;
         self.set_up_checkout(sequence).await?;
+        self.save_protected().await?;
         if self.worktree.is_none() && self.last_run.is_none() {
             if let Some(checkout) = &self.checkout {
                 let worktrees = &self.context.worktrees;
@@ -40,7 +41,7 @@ impl JobRunner<'_> {
         let last = if has_files { self.files.runs().pop() } else { None };
         let number = last.map_or(1, |last| last + 1);
         let directory = self.files.run(number);
-        let launch = self.plan_launch(sequence, &directory).await;
+        let launch = self.plan_launch(sequence.spec(), &directory).await;
         let Launch { plan, session, model } = launch.map_err(|error| failed(launch_failure(&error)))?;
         if let ExpectedSession::Assigned(id) = &session {
             self.lock_session(id);
@@ -100,10 +101,10 @@ impl JobRunner<'_> {
     /// Plans the launch of the next run, in the private checkout if the job has one.
     pub(super) async fn plan_launch(
         &mut self,
-        sequence: &RunSequence,
+        spec: &CallSpec,
         directory: &Path,
     ) -> Result<Launch, CannotLaunch> {
-        let (job, launcher, spec) = (self.job.id, &self.context.launcher, sequence.spec());
+        let (job, launcher) = (self.job.id, &self.context.launcher);
         let Some(checkout) = &self.checkout else {
             let checked = self.checked_setup.take().map(|setup| *setup);
             return launcher.launch(job, spec, directory, checked, None).await;

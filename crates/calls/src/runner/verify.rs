@@ -4,16 +4,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agents::RunSequence;
-use changes::{Direction, Restoration};
+use changes::{Direction, ProtectedFiles, Restoration};
 use model::exact_path::show_path;
-use model::{JobEnd, Outcome, TerminalState, Timestamp, VerifySpec, error_chain};
+use model::{Failure, FailureKind, JobEnd, Outcome, TerminalState, Timestamp, VerifySpec, error_chain};
 use tokio::task::spawn_blocking;
 
 use super::command::ShellCommand;
-use super::{Disposition, JobRunner};
+use super::{Disposition, JobRunner, failed};
+use crate::checkouts::JobCheckout;
 use crate::decide::{self, NextStep};
-use crate::job_changes::{find_git, record};
-use crate::verification::{Verification, VerificationState, find_protected};
+use crate::files::JobFiles;
+use crate::job_changes::{find_git, protected_root, record};
+use crate::settings::Settings;
+use crate::verification::{Verification, VerificationState, compile, find_protected};
 use crate::wait_reason::WaitReason;
 
 /// Why a verification of a stopped job did not run.
@@ -32,6 +35,10 @@ impl JobRunner<'_> {
             (Some(verify), Some(outcome)) if end.how == TerminalState::Completed => (verify, outcome.clone()),
             _ => return Ok(NextStep::Finish(end)),
         };
+        // Before the command runs: it can write files, too.
+        if self.job.order.call.expect_changes && self.count_changed_files().await == Some(0) {
+            return Ok(NextStep::Finish(Box::new(decide::with_expected_changes(*end, Some(0)))));
+        }
         let (verification, ended_at) = match self.active.stop_reason() {
             Some(_) => (Verification::not_run(verify, STOPPED), None),
             None => match self.run_verification(verify, sequence).await {
@@ -45,7 +52,12 @@ impl JobRunner<'_> {
             },
         };
         sequence.add_elapsed(Duration::from_millis(verification.duration_ms.unwrap_or_default()));
-        let verification = Verification { repairs: sequence.repairs(), ..verification };
+        let mut verification = Verification { repairs: sequence.repairs(), ..verification };
+        // The files that were restored before an earlier repair are still news to the caller.
+        let earlier = self.verification.take().map(|earlier| earlier.restored).unwrap_or_default();
+        verification.restored.extend(earlier);
+        verification.restored.sort();
+        verification.restored.dedup();
         let step = self.decide_after(outcome, &verification, sequence);
         self.verification = Some(verification);
         Ok(match step {
@@ -54,6 +66,20 @@ impl JobRunner<'_> {
             }
             step => step,
         })
+    }
+
+    /// Compares the worktree with that before the agent. Returns `None` if the changes are not recorded.
+    async fn count_changed_files(&self) -> Option<usize> {
+        let (files, settings) = (self.files.clone(), self.context.settings.clone());
+        let source = self.checkout.as_ref().map(|checkout| checkout.source.worktree().to_owned());
+        let compared = spawn_blocking(move || {
+            let record = record(&files);
+            let worktree = record.worktree().ok()??;
+            let git = find_git(&settings.lookup, source.as_ref().unwrap_or(&worktree)).ok()?;
+            Some(record.with_git(git).finish(LIMIT, &[]).ok()?.files.len())
+        });
+        let count = compared.await.ok().flatten()?;
+        Some(if self.has_only_earlier_changes().await { 0 } else { count })
     }
 
     fn decide_after(
@@ -83,7 +109,7 @@ impl JobRunner<'_> {
         );
         let number = self.last_run.as_ref().map_or(0, |last| last.number);
         let name = format!("verify-{number}");
-        let command = ShellCommand { name: &name, command: &verify.command };
+        let command = ShellCommand { name: &name, command: &verify.command, at_root: false };
         let ended = self.run_command(command, sequence).await?;
         let problem = ended.problem(limit);
         let is_started = !matches!(ended.report.end, model::End::NotStarted(_));
@@ -105,33 +131,88 @@ impl JobRunner<'_> {
         Ok((verification, Some(Timestamp::from_millis(ended.report.ended_at_ms))))
     }
 
-    /// Restores the protected files that the agent has changed, and returns their paths. Fails with the reason for which they cannot be.
-    async fn restore_protected(&mut self, verify: &VerifySpec) -> Result<Vec<String>, String> {
-        if verify.protect.is_empty() {
-            return Ok(Vec::new());
+    /// Copies the protected files before the first run of the agent.
+    pub(super) async fn save_protected(&mut self) -> Result<(), Disposition> {
+        let Some(verify) = self.job.order.call.verify.as_ref().filter(|verify| !verify.protect.is_empty())
+        else {
+            return Ok(());
+        };
+        if self.flush.is_none() && self.files.newest_run().is_some() {
+            return Ok(());
         }
         let (files, settings, patterns) =
             (self.files.clone(), self.context.settings.clone(), verify.protect.clone());
-        let source = self.checkout.as_ref().map(|checkout| checkout.source.worktree().to_owned());
-        let restored = spawn_blocking(move || {
-            let record = record(&files);
-            let worktree = record.worktree().map_err(|error| error_chain(&error))?;
-            let worktree = worktree.ok_or("the files before the call are not recorded")?;
-            let git = find_git(&settings.lookup, source.as_ref().unwrap_or(&worktree));
-            let record = record.with_git(git.map_err(|error| error_chain(&error))?);
-            let changes = record.finish(LIMIT, &[]).map_err(|error| error_chain(&error))?;
-            let protected = find_protected(&changes, &patterns).map_err(|error| error.to_string())?;
-            let protected: Vec<PathBuf> = protected.into_iter().map(PathBuf::from).collect();
-            if !protected.is_empty() {
-                let restoration = Restoration::new(Direction::Undo, &protected);
-                let restored = record.restore(&restoration).map_err(|error| error_chain(&error))?;
-                if let Some(file) = restored.files.iter().find(|file| file.reason.is_some()) {
-                    return Err(format!("the content of `{}` is not recorded", show_path(&file.path)));
-                }
+        let root = self.protected_root();
+        // The protected files are those from before the first job in the checkout.
+        let continued = self.checkout.clone().filter(|checkout| checkout.earlier.is_some());
+        let saved = spawn_blocking(move || {
+            if let Some(checkout) = continued {
+                undo_protected(&files, &settings, &checkout, &patterns)?;
             }
-            Ok(protected.iter().map(|path| show_path(path)).collect())
+            files.create().map_err(|error| error.to_string())?;
+            let globs = compile(&patterns).map_err(|error| error.to_string())?;
+            let saved = protected_files(&files).save(&root, &|path| globs.is_match(path));
+            saved.map_err(|error| error_chain(&error))
+        });
+        let saved = saved.await.map_err(|error| error.to_string()).and_then(|saved| saved);
+        saved.map_err(|reason: String| {
+            let message =
+                format!("the agent was not started, since the protected files could not be copied: {reason}");
+            failed(Failure { kind: FailureKind::VerificationFailed, message })
+        })
+    }
+
+    /// Restores the protected files that the agent has changed, and returns their paths. Fails with the reason for which they cannot be.
+    async fn restore_protected(&self, verify: &VerifySpec) -> Result<Vec<String>, String> {
+        if verify.protect.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (files, patterns, root) = (self.files.clone(), verify.protect.clone(), self.protected_root());
+        let restored = spawn_blocking(move || {
+            let globs = compile(&patterns).map_err(|error| error.to_string())?;
+            let restored = protected_files(&files).restore(&root, &|path| globs.is_match(path));
+            restored.map_err(|error| error_chain(&error))
         });
         let restored = restored.await.map_err(|error| error.to_string()).and_then(|restored| restored);
-        restored.map_err(|reason: String| format!("the protected files could not be restored: {reason}"))
+        let restored: Result<Vec<PathBuf>, String> = restored;
+        restored
+            .map(|paths| paths.iter().map(|path| show_path(path)).collect())
+            .map_err(|reason| format!("the protected files could not be restored: {reason}"))
+    }
+
+    fn protected_root(&self) -> PathBuf {
+        match &self.checkout {
+            Some(checkout) => checkout.directory.clone(),
+            None => protected_root(&self.job.order.call.cwd),
+        }
+    }
+}
+
+fn protected_files(files: &JobFiles) -> ProtectedFiles {
+    ProtectedFiles::at(files.directory().join("protected"))
+}
+
+/// Undoes the changes of earlier jobs in a checkout to protected files.
+fn undo_protected(
+    files: &JobFiles,
+    settings: &Settings,
+    checkout: &JobCheckout,
+    patterns: &[String],
+) -> Result<(), String> {
+    let compared = find_git(&settings.lookup, checkout.source.worktree()).and_then(|git| {
+        let record = record(files).with_git(git);
+        let changes = record.finish(LIMIT, &[])?;
+        Ok((record, changes))
+    });
+    let (record, changes) = compared.map_err(|error| error_chain(&error))?;
+    let protected = find_protected(&changes, patterns).map_err(|error| error.to_string())?;
+    let protected: Vec<PathBuf> = protected.into_iter().map(PathBuf::from).collect();
+    if protected.is_empty() {
+        return Ok(());
+    }
+    let restored = record.restore(&Restoration::new(Direction::Undo, &protected));
+    match restored.map_err(|error| error_chain(&error))?.files.iter().find(|file| file.reason.is_some()) {
+        Some(file) => Err(format!("the content of `{}` is not recorded", show_path(&file.path))),
+        None => Ok(()),
     }
 }

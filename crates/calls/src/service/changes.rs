@@ -191,9 +191,10 @@ fn restore_applied(
         Direction::Undo => (ChangesState::Applied, ChangesState::Undone),
         Direction::Redo => (ChangesState::Undone, ChangesState::Applied),
     };
-    // With paths, some files stay as they are, so the state does, too.
+    // With paths, some files stay as they are, so the state does, too. They may have been applied by name.
     let is_whole = restoration.paths.is_empty();
-    if checkout.state != from && (is_whole || checkout.state != to) {
+    let may_be_applied = matches!(checkout.state, ChangesState::Open | ChangesState::Discarded);
+    if checkout.state != from && (is_whole || (checkout.state != to && !may_be_applied)) {
         return Err(CallError::ChangesState { job: job.job, state: checkout.state });
     }
     let restoration = Restoration { target: Some(&checkout.source), ..*restoration };

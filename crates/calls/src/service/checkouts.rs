@@ -61,11 +61,12 @@ impl JobService {
     /// removed; they can be undone like those of a job without a checkout.
     pub async fn apply(&self, job: JobId, request: ApplyRequest) -> Result<Applied, CallError> {
         let guard = self.lock_checkout(job).await?;
+        let turn = self.wait_for_turn(job).await;
         let worktrees = self.0.scheduler.worktrees();
         let job = self.job(job).await?;
         let message = checkouts::commit_message(&job);
         self.use_record(&job, move |job| {
-            let _guard = guard;
+            let _guards = (guard, turn);
             apply(&job, request, &message, &worktrees)
         })
         .await
@@ -123,6 +124,14 @@ impl JobService {
             checkout.directory.exists().then(|| checkout.disk_use())
         });
         measured.await.ok().flatten()
+    }
+
+    /// Waits until no other changes are applied to the worktree of the user: git locks its index.
+    async fn wait_for_turn(&self, job: JobId) -> Option<LockGuard> {
+        let checkout = JobCheckout::read(&self.files(job))?;
+        // Not the worktree itself, which a running job can hold for long.
+        let index = checkout.source.git_dir().join("index");
+        Some(self.0.scheduler.locks().acquire(LockKey::Directory(index), job).await)
     }
 
     /// Excludes other uses of the checkout of an ended job.
@@ -193,9 +202,7 @@ fn apply(
 fn close_checkout(job: &RecordedJob, checkout: &JobCheckout, state: ChangesState) -> Result<(), CallError> {
     job.store_checkout(&JobCheckout { state, ..checkout.clone() })?;
     job.record.seal()?;
-    if let Err(error) = checkout.delete_branch(&job.files, job.find_git()?) {
-        tracing::info!(job = %job.job, %error, "keeping the branch, which was moved or deleted");
-    }
+    checkouts::delete_branch(checkout, &job.files, &job.settings);
     checkout.remove().map_err(|source| {
         let path = show_path(&checkout.directory);
         let source = std::io::Error::new(source.kind(), format!("cannot remove `{path}`: {source}"));

@@ -12,6 +12,7 @@ use crate::caller_environment::CallerEnvironment;
 use crate::checkouts::{PrepareError, find_session_checkout, find_source};
 use crate::error::CallError;
 use crate::files::JobFiles;
+use crate::job_changes::protected_root;
 use crate::verification::{self, VerifyError};
 
 /// A call and the options of its submission.
@@ -64,6 +65,15 @@ pub struct SubmittedJob {
     pub redactions: usize,
     /// Its files.
     pub files: JobFiles,
+}
+
+/// Rejects a call with a glob that protects nothing.
+async fn check_protected(call: &CallSpec) -> Result<(), CallError> {
+    let Some(verify) = call.verify.clone().filter(|verify| !verify.protect.is_empty()) else { return Ok(()) };
+    let cwd = call.cwd.clone();
+    let checked =
+        tokio::task::spawn_blocking(move || verification::check_matches(&verify, &protected_root(&cwd)));
+    checked.await.unwrap_or(Ok(())).map_err(CallError::from)
 }
 
 impl JobService {
@@ -185,6 +195,7 @@ impl JobService {
         verification::check(&call)?;
         self.resolve_worktree(&mut call).await?;
         self.check_changes_recorded(&call).await?;
+        check_protected(&call).await?;
         let setup = self.0.launcher.check(&call, environment.as_ref()).await?;
         let order = NewJob {
             task,
@@ -206,19 +217,21 @@ impl JobService {
             let options = settings.repository_options(&call.cwd);
             call.worktree = options.filter(|options| options.worktree).map(|_| true);
         }
+        if let SessionChoice::Resume(session) | SessionChoice::Fork(session) = &call.session
+            && call.worktree != Some(false)
+        {
+            let files_of = |job| self.files(job);
+            let found = find_session_checkout(&self.0.store, session, &call.cwd, files_of).await?;
+            if found.is_none() && call.worktree == Some(true) {
+                return Err(PrepareError::SessionOutside { session: session.clone() }.into());
+            }
+            return Ok(());
+        }
         if call.worktree != Some(true) {
             return Ok(());
         }
         if !writes {
             return Err(PrepareError::ReadOnly.into());
-        }
-        if let SessionChoice::Resume(session) | SessionChoice::Fork(session) = &call.session {
-            let files_of = |job| self.files(job);
-            let found = find_session_checkout(&self.0.store, session, &call.cwd, files_of).await;
-            return match found {
-                Some(_) => Ok(()),
-                None => Err(PrepareError::SessionOutside { session: session.clone() }.into()),
-            };
         }
         let (settings, cwd) = (Arc::clone(settings), call.cwd.clone());
         let found = tokio::task::spawn_blocking(move || find_source(&settings, &cwd)).await;

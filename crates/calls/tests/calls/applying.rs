@@ -19,11 +19,13 @@ tests![
     apply_as_a_commit_has_the_message_of_the_branch,
     apply_into_the_index_stages_only_the_files_of_the_job,
     commit_over_an_edit_of_the_user_keeps_the_checkout,
+    changes_applied_at_once_wait_for_the_index,
     dry_run_of_apply_changes_nothing,
     apply_with_a_conflict_writes_nothing,
     apply_with_markers_writes_the_conflict,
     applied_changes_can_be_undone_and_redone,
     open_changes_cannot_be_undone,
+    files_applied_by_name_can_be_undone_by_name,
     discard_removes_checkout_and_branch,
     closed_changes_cannot_be_applied_or_discarded,
     apply_and_discard_need_a_checkout,
@@ -115,6 +117,31 @@ fn commit_over_an_edit_of_the_user_keeps_the_checkout() {
     });
 }
 
+fn changes_applied_at_once_wait_for_the_index() {
+    Harness::run(async |harness| {
+        let root = create_repository(harness);
+        let service = harness.open().await;
+        let mut applied = Vec::new();
+        for number in 0..4 {
+            let script = format!("write {number}.txt x\nanswer done");
+            let answer = answered(&service, request(harness, &script)).await;
+            let (service, job) = (service.clone(), id(&answer));
+            applied.push(async move {
+                service
+                    .apply(job, ApplyRequest { target: ApplyTarget::Index, ..ApplyRequest::default() })
+                    .await
+            });
+        }
+        let tasks: Vec<_> = applied.into_iter().map(tokio::spawn).collect();
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        let staged = git(&root, &["diff", "--cached", "--name-only"]);
+        assert_eq!(staged, "0.txt\n1.txt\n2.txt\n3.txt\n");
+        close(&service).await;
+    });
+}
+
 fn dry_run_of_apply_changes_nothing() {
     Harness::run(async |harness| {
         let root = create_repository(harness);
@@ -188,6 +215,27 @@ fn open_changes_cannot_be_undone() {
         let error =
             service.restore(id(&answer), Direction::Undo, FileSelection::default()).await.unwrap_err();
         assert!(matches!(error, CallError::ChangesState { state: ChangesState::Open, .. }), "{error:?}");
+        close(&service).await;
+    });
+}
+
+fn files_applied_by_name_can_be_undone_by_name() {
+    Harness::run(async |harness| {
+        let root = create_repository(harness);
+        let service = harness.open().await;
+        let answer = answered(&service, request(harness, "write 1.txt 1\nwrite 2.txt 2\nanswer done")).await;
+        let selected = || FileSelection { paths: vec!["1.txt".into()], base: None };
+        let undo = async || service.restore(id(&answer), Direction::Undo, selected()).await.unwrap();
+        service
+            .apply(id(&answer), ApplyRequest { files: selected(), ..ApplyRequest::default() })
+            .await
+            .unwrap();
+        assert!(root.join("1.txt").exists());
+        undo().await;
+        assert!(!root.join("1.txt").exists());
+        assert_eq!(checkout(&service.answer(id(&answer)).await.unwrap()).state, ChangesState::Open);
+        service.discard(id(&answer)).await.unwrap();
+        assert_eq!(undo().await.files[0].what, RestoreAction::AlreadySo);
         close(&service).await;
     });
 }

@@ -31,6 +31,7 @@ tests![
     checkout_outside_of_git_is_refused,
     checkout_for_a_read_only_call_is_refused,
     checkout_for_a_session_from_outside_is_refused,
+    follow_up_in_another_directory_is_refused,
     collisions_name_other_jobs_and_edits_of_the_user,
     recovered_job_continues_in_its_checkout,
     lost_run_continues_in_its_checkout,
@@ -369,6 +370,20 @@ fn checkout_for_a_session_from_outside_is_refused() {
         })
         .await;
         assert!(matches!(error, PrepareError::SessionOutside { .. }), "{error:?}");
+    });
+}
+
+fn follow_up_in_another_directory_is_refused() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        let first = answered(&service, request(harness, "write 1.txt one\nanswer done")).await;
+        let mut elsewhere = follow_up(harness, &first, "answer done");
+        elsewhere.call.cwd = harness.state().parent().unwrap().join("elsewhere");
+        fs::create_dir(&elsewhere.call.cwd).unwrap();
+        let error = service.submit(elsewhere).await.unwrap_err();
+        assert!(matches!(error, CallError::Checkout(PrepareError::SessionElsewhere { .. })), "{error:?}");
+        close(&service).await;
     });
 }
 

@@ -24,7 +24,9 @@ tests![
     repairs_end_after_their_number,
     protected_files_are_restored_before_the_command,
     verification_of_a_checkout_leaves_the_worktree_alone,
-    protected_files_need_recorded_changes,
+    files_hidden_from_git_are_protected,
+    glob_that_protects_nothing_is_refused,
+    follow_up_does_not_protect_tampered_files,
     verification_beyond_its_limit_fails,
     cancelled_verification_leaves_no_process,
     next_service_follows_the_verification,
@@ -33,6 +35,9 @@ tests![
     invalid_verification_is_refused,
     success_without_expected_changes_fails,
     expected_changes_need_a_repository,
+    expected_changes_are_not_those_of_the_command,
+    files_restored_before_a_repair_are_reported,
+    changes_of_an_earlier_call_are_not_expected_ones,
     setup_prepares_the_checkout_of_the_agent,
     files_of_the_setup_are_no_changes,
     failed_setup_leaves_no_checkout,
@@ -190,13 +195,49 @@ fn verification_of_a_checkout_leaves_the_worktree_alone() {
     });
 }
 
-fn protected_files_need_recorded_changes() {
+fn files_hidden_from_git_are_protected() {
     Harness::run(async |harness| {
+        let root = create_repository(harness);
+        fs::write(root.join("tests/check"), "[ ! -e tests/cheat ]\n").unwrap();
         let service = harness.open().await;
-        let mut request = verified(harness, "answer done", "true");
-        request.call.verify.as_mut().unwrap().protect = vec!["tests".to_owned()];
-        let error = service.submit(request).await.unwrap_err();
-        assert_eq!(error.field(), Some("verify_protect"));
+        let script = "write tests/.gitignore *\nwrite tests/cheat x\nanswer done";
+        for worktree in [true, false] {
+            let mut request = verified(harness, script, "sh tests/check");
+            request.call.worktree = Some(worktree);
+            request.call.verify.as_mut().unwrap().protect = vec!["tests".to_owned()];
+            let answer = answered(&service, request).await;
+            assert_eq!(answer.status, JobStatus::Completed, "{answer:?}");
+            assert_eq!(verification(&answer).restored, ["tests/.gitignore", "tests/cheat"]);
+        }
+        close(&service).await;
+    });
+}
+
+fn glob_that_protects_nothing_is_refused() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        for glob in ["test", "/tests", "tests/none", " tests"] {
+            let mut request = verified(harness, "answer done", "true");
+            request.call.verify.as_mut().unwrap().protect = vec!["tests".to_owned(), glob.to_owned()];
+            let error = service.submit(request).await.unwrap_err();
+            assert_eq!(error.field(), Some("verify_protect"), "{glob}");
+        }
+        close(&service).await;
+    });
+}
+
+fn follow_up_does_not_protect_tampered_files() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        let mut first = harness.request("write tests/check true\nanswer done");
+        first.call.worktree = Some(true);
+        let first = answered(&service, first).await;
+        let mut second = verified(harness, "answer done", "sh tests/check");
+        second.call.session = model::SessionChoice::Resume(first.session_id.unwrap().parse().unwrap());
+        second.call.verify.as_mut().unwrap().protect = vec!["tests".to_owned()];
+        assert_eq!(kind(&answered(&service, second).await), Some("verification_failed"));
         close(&service).await;
     });
 }
@@ -321,6 +362,51 @@ fn expected_changes_need_a_repository() {
         request.call.expect_changes = true;
         let error = service.submit(request).await.unwrap_err();
         assert_eq!(error.field(), Some("expect_changes"));
+        close(&service).await;
+    });
+}
+
+fn expected_changes_are_not_those_of_the_command() {
+    Harness::run(async |harness| {
+        let root = create_repository(harness);
+        let service = harness.open().await;
+        let mut request = verified(harness, "answer done", "touch coverage");
+        request.call.expect_changes = true;
+        assert_eq!(kind(&answered(&service, request).await), Some("no_changes"));
+        assert!(!root.join("coverage").exists());
+        close(&service).await;
+    });
+}
+
+fn changes_of_an_earlier_call_are_not_expected_ones() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        let mut first = harness.request("write b.txt b\nanswer done");
+        first.call.worktree = Some(true);
+        let session = answered(&service, first).await.session_id.unwrap();
+        for (script, expected) in [("answer done", Some("no_changes")), ("write b.txt c\nanswer done", None)]
+        {
+            let mut second = harness.request(script);
+            second.call.session = model::SessionChoice::Resume(session.parse().unwrap());
+            second.call.expect_changes = true;
+            assert_eq!(kind(&answered(&service, second).await), expected, "{script}");
+        }
+        close(&service).await;
+    });
+}
+
+fn files_restored_before_a_repair_are_reported() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        let script = "write tests/check true\nanswer done";
+        let mut request = verified(harness, script, instructive_check());
+        let verify = request.call.verify.as_mut().unwrap();
+        (verify.repairs, verify.protect) = (1, vec!["tests".to_owned()]);
+        let answer = answered(&service, request).await;
+        assert_eq!(answer.status, JobStatus::Completed, "{answer:?}");
+        assert_eq!(verification(&answer).restored, ["tests/check"]);
         close(&service).await;
     });
 }

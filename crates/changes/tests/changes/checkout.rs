@@ -203,6 +203,25 @@ fn branch_has_the_commits_of_the_agent() {
 }
 
 #[test]
+fn edits_of_the_user_are_a_commit_after_those_of_the_agent() {
+    let project = Project::new(&[("a.txt", "a\n"), ("mine.txt", "mine\n")]);
+    project.write("mine.txt", "edited\n");
+    project.write("untracked.txt", "untracked\n");
+    let checkout = Checkout::new(project);
+    checkout.record_job(|| {
+        checkout.job.write("a.txt", "one\n");
+        checkout.job.git(["commit", "-qm", "one", "--", "a.txt"]);
+        checkout.job.write("b.txt", "b\n");
+    });
+    checkout.publish().unwrap().unwrap();
+    let log = checkout.user.git(["log", "--format=%s", "switchboard/1"]);
+    assert_eq!(log, "Job 1\nUncommitted changes of the user before the job\none\nfirst");
+    let files = |commit: &str| checkout.user.git(["show", "--format=", "--name-only", commit]);
+    assert_eq!(files("switchboard/1"), "b.txt");
+    assert_eq!(files("switchboard/1~"), "mine.txt\nuntracked.txt");
+}
+
+#[test]
 fn job_without_changes_has_no_branch() {
     let checkout = Checkout::new(dirty_project());
     checkout.record_job(|| {});
@@ -479,6 +498,22 @@ fn new_branch_replaces_no_other() {
     assert_eq!(checkout.user.git(["rev-parse", "switchboard/1"]), before);
     checkout.user.git(["branch", "-D", "switchboard/1"]);
     assert!(checkout.publish_as(true).unwrap().is_some());
+}
+
+#[test]
+fn branch_that_is_checked_out_is_not_deleted() {
+    let checkout = Checkout::new(Project::new(&[("a.txt", "a\n")]));
+    checkout.record_job(|| checkout.job.write("a.txt", "b\n"));
+    let commit = checkout.publish().unwrap().unwrap();
+    let (user, linked) = (&checkout.user, checkout.user.root.join("linked"));
+    let delete = || checkout.job.record.delete_branch(&user.repository(), "switchboard/1", &commit, LIMIT);
+    user.git(["checkout", "-q", "switchboard/1"]);
+    assert!(matches!(delete(), Err(ChangesError::BranchInUse { .. })));
+    user.git(["checkout", "-q", "-"]);
+    user.git(["worktree", "add", "-q", linked.to_str().unwrap(), "switchboard/1"]);
+    assert!(matches!(delete(), Err(ChangesError::BranchInUse { .. })));
+    user.git(["worktree", "remove", linked.to_str().unwrap()]);
+    delete().unwrap();
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub(super) struct ApplyResult {
 struct AppliedFile {
     /// Its path.
     path: String,
-    /// `restored`: written as the job left it; `deleted`; `merged`: with the edits of the user; `conflicted`: written with conflict markers; `already_restored`: it was in this state; `not_restored`: left as it is.
+    /// `applied`: written as the job left it; `deleted`; `merged`: with the edits of the user; `conflicted`: written with conflict markers; `already_applied`: it was in this state; `not_applied`: left as it is.
     action: String,
     /// The reason why it was left as it is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,7 +69,7 @@ impl From<&RestoredFile> for AppliedFile {
     fn from(file: &RestoredFile) -> Self {
         Self {
             path: show_path(&file.path),
-            action: file.what.as_str().to_owned(),
+            action: file.what.as_str().replace("restored", "applied"),
             reason: file.reason.as_ref().map(ToString::to_string),
         }
     }

@@ -44,12 +44,15 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     AGENT_TOOLS.iter().map(CallTool::tool).chain(others).collect()
 });
 
+/// The tools that the operator has to allow.
+pub(crate) const NEEDS_PERMISSION: [&str; 2] = [call_apply::NAME, call_discard::NAME];
+
 /// Returns the tools that the options enable.
 pub(crate) fn listed_tools(options: &McpOptions) -> impl Iterator<Item = &'static Tool> + use<> {
     let McpOptions { rehearsal, apply_changes, .. } = *options;
     TOOLS.iter().filter(move |tool| match tool.name.as_ref() {
         REHEARSAL => rehearsal,
-        call_apply::NAME | call_discard::NAME => apply_changes,
+        name if NEEDS_PERMISSION.contains(&name) => apply_changes,
         _ => true,
     })
 }

@@ -166,7 +166,7 @@ fn call_apply_writes_the_changes() {
         let answer = changed(harness, &mut client, &["write b.txt new"]).await;
         let applied = client.call_tool_ok("call_apply", json!({ "job_id": answer["job_id"] })).await;
         assert_eq!(applied["state"], "applied");
-        assert_eq!(applied["files"], json!([{ "path": "b.txt", "action": "restored" }]), "{applied}");
+        assert_eq!(applied["files"], json!([{ "path": "b.txt", "action": "applied" }]), "{applied}");
         assert_eq!(fs::read_to_string(harness.work().join("b.txt")).unwrap(), "new");
         assert_eq!(state(&status(&mut client, &answer).await), "applied");
         let again = client.rejected("call_apply", json!({ "job_id": answer["job_id"] })).await;
@@ -197,7 +197,7 @@ fn call_apply_of_some_paths_keeps_the_rest_open() {
         let rest = client.call_tool_ok("call_apply", json!({ "job_id": answer["job_id"] })).await;
         assert_eq!(
             (&rest["state"], &rest["files"][0]["action"]),
-            (&json!("applied"), &json!("already_restored"))
+            (&json!("applied"), &json!("already_applied"))
         );
     });
 }

@@ -44,6 +44,11 @@ fn failed_verification_is_an_error_with_its_output() {
             (&json!(4), &json!(1))
         );
         assert_eq!(answer["output"], "done\n\nagain");
+        let text = result["content"][0]["text"].as_str().unwrap();
+        assert!(
+            text.contains("ended with exit code 4 after 1 repair\nits output ends with:\n@rehearse"),
+            "{text}"
+        );
     });
 }
 

@@ -28,6 +28,7 @@ fn confinement(root: &Path) -> Confinement {
         caches: None,
         state: None,
         home: None,
+        checkout: None,
     }
 }
 

@@ -372,6 +372,29 @@ fn call_from_a_subdirectory_can_use_the_repository() {
 }
 
 #[test]
+fn programs_of_the_users_git_are_protected_in_a_checkout() {
+    let shop = Shop::new();
+    for (path, text) in [(".husky/pre-commit", "hook"), ("tools/clean.sh", "filter"), ("linked-hook", "link")]
+    {
+        fs::create_dir_all(shop.root.join(path).parent().unwrap()).unwrap();
+        fs::write(shop.root.join(path), text).unwrap();
+    }
+    let absolute = shop.root.join("tools/clean.sh");
+    shop.git(&["config", "core.hooksPath", ".husky"]);
+    shop.git(&["config", "filter.f.clean", absolute.to_str().unwrap()]);
+    std::os::unix::fs::symlink("../../linked-hook", shop.root.join(".git/hooks/pre-push")).unwrap();
+    let script =
+        "write .husky/pre-commit x\nwrite tools/clean.sh x\nwrite linked-hook x\nwrite c.txt c\nanswer done";
+    let answer = shop.call(script, &["--worktree", "--policy", "workspace"]);
+    let checkout = directory(&answer);
+    for (path, text) in [(".husky/pre-commit", "hook"), ("tools/clean.sh", "filter"), ("linked-hook", "link")]
+    {
+        assert_eq!(fs::read_to_string(checkout.join(path)).unwrap(), text, "{path}: {answer}");
+    }
+    assert_eq!(answer["changes"]["files_changed"], 1, "{answer}");
+}
+
+#[test]
 fn tool_lines_are_relative_to_the_checkout() {
     let shop = Shop::new();
     let first = shop.call("write a.txt job\nanswer done", &["--worktree"]);

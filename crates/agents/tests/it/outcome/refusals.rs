@@ -153,6 +153,7 @@ fn confined() -> SandboxReport {
             caches: None,
             state: None,
             home: None,
+            checkout: None,
         },
         safeguards: Vec::new(),
         proof: None,
