@@ -67,21 +67,19 @@ pub(crate) struct Branch {
 impl JobCheckout {
     /// Returns the access that an agent in the checkout needs.
     pub fn access(&self) -> CheckoutAccess {
+        CheckoutAccess { source: self.link(), borrowed_objects: self.source.object_directories() }
+    }
+
+    /// Returns the checkout with the repository to which its files are applied.
+    fn link(&self) -> CheckoutSource {
         let git = vec![self.source.git_dir().to_owned(), self.source.common_dir().to_owned()];
         let (checkout, worktree) = (self.directory.clone(), self.source.worktree().to_owned());
-        CheckoutAccess {
-            source: CheckoutSource { checkout, worktree, git },
-            borrowed_objects: self.source.object_directories(),
-        }
+        CheckoutSource { checkout, worktree, git }
     }
 
     /// Returns the path in the checkout for one in the worktree of the user. Other paths stay as they are.
     pub fn relocate(&self, path: &Path) -> PathBuf {
-        match path.strip_prefix(self.source.worktree()) {
-            Ok(inside) if inside.as_os_str().is_empty() => self.directory.clone(),
-            Ok(inside) => self.directory.join(inside),
-            Err(_) => path.to_owned(),
-        }
+        self.link().relocate(path)
     }
 
     /// Returns the call with the checkout in place of the worktree.

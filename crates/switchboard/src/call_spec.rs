@@ -68,11 +68,8 @@ fn configured_worktree(
     session: &SessionChoice,
 ) -> Option<bool> {
     let may_have_one = !args.direct && !args.observe && *session == SessionChoice::New;
-    let around = config.repositories.iter().filter(|options| {
-        may_have_one && options.path.canonicalize().is_ok_and(|path| cwd.starts_with(path))
-    });
-    let nearest = around.max_by_key(|options| options.path.components().count())?;
-    (nearest.worktree && policy(args, config).preset.writes()).then_some(true)
+    let repository = config.repository_around(cwd).filter(|_| may_have_one)?;
+    (repository.worktree && policy(args, config).preset.writes()).then_some(true)
 }
 
 /// Resolves a directory that an option names.

@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use agent_run::{Expectation, RunFollower, RunStep};
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
 use agents::{HostConfig, LINGER, Launch, LaunchSetup};
-use calls::RepositoryOptions;
 use model::{AgentEvent, CallSpec, Outcome, RunReport};
 use protocol::{ProcessEnvironment, SwitchboardHome, event_to_json};
 use render::tool_lines::Timing;
@@ -32,10 +31,9 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     let home = SwitchboardHome::from_environment(&environment)?;
     let config = Config::read(Some(&home), &environment, &[])?;
     let spec = call_spec::build(args, &config)?;
-    let is_in = |options: &RepositoryOptions| {
-        options.path.canonicalize().is_ok_and(|path| spec.cwd.starts_with(path)) && options.worktree
-    };
-    if spec.worktree.is_none() && config.repositories.iter().any(is_in) {
+    if spec.worktree.is_none()
+        && config.repository_around(&spec.cwd).is_some_and(|repository| repository.worktree)
+    {
         output::aside(
             "note: with `--direct`, the agent works in the directory itself and not in a private checkout",
         );

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agents::RunSequence;
-use changes::{Direction, ProtectedFiles, Restoration};
+use changes::{ChangeRecord, ChangesError, Direction, ProtectedFiles, Restoration};
 use model::exact_path::show_path;
-use model::{Failure, FailureKind, JobEnd, Outcome, TerminalState, Timestamp, VerifySpec, error_chain};
+use model::{
+    ChangeSet, Failure, FailureKind, JobEnd, Outcome, TerminalState, Timestamp, VerifySpec, error_chain,
+};
 use tokio::task::spawn_blocking;
 
 use super::command::ShellCommand;
@@ -71,14 +73,10 @@ impl JobRunner<'_> {
     /// Compares the worktree with that before the agent. Returns `None` if the changes are not recorded.
     async fn count_changed_files(&self) -> Option<usize> {
         let (files, settings) = (self.files.clone(), self.context.settings.clone());
-        let source = self.checkout.as_ref().map(|checkout| checkout.source.worktree().to_owned());
-        let compared = spawn_blocking(move || {
-            let record = record(&files);
-            let worktree = record.worktree().ok()??;
-            let git = find_git(&settings.lookup, source.as_ref().unwrap_or(&worktree)).ok()?;
-            Some(record.with_git(git).finish(LIMIT, &[]).ok()?.files.len())
-        });
-        let count = compared.await.ok().flatten()?;
+        let checkout = self.checkout.clone();
+        let compared = spawn_blocking(move || compare(&files, &settings, checkout.as_ref()));
+        let (_, changes) = compared.await.ok()?.ok()?;
+        let count = changes.files.len();
         Some(if self.has_only_earlier_changes().await { 0 } else { count })
     }
 
@@ -192,6 +190,22 @@ fn protected_files(files: &JobFiles) -> ProtectedFiles {
     ProtectedFiles::at(files.directory().join("protected"))
 }
 
+/// Compares the files with those before the agent. The git to run must be outside of the worktree of the user.
+fn compare(
+    files: &JobFiles,
+    settings: &Settings,
+    checkout: Option<&JobCheckout>,
+) -> Result<(ChangeRecord, ChangeSet), ChangesError> {
+    let record = record(files);
+    let worktree = match checkout {
+        Some(checkout) => checkout.source.worktree().to_owned(),
+        None => record.worktree()?.unwrap_or_default(),
+    };
+    let record = record.with_git(find_git(&settings.lookup, &worktree)?);
+    let changes = record.finish(LIMIT, &[])?;
+    Ok((record, changes))
+}
+
 /// Undoes the changes of earlier jobs in a checkout to protected files.
 fn undo_protected(
     files: &JobFiles,
@@ -199,11 +213,7 @@ fn undo_protected(
     checkout: &JobCheckout,
     patterns: &[String],
 ) -> Result<(), String> {
-    let compared = find_git(&settings.lookup, checkout.source.worktree()).and_then(|git| {
-        let record = record(files).with_git(git);
-        let changes = record.finish(LIMIT, &[])?;
-        Ok((record, changes))
-    });
+    let compared = compare(files, settings, Some(checkout));
     let (record, changes) = compared.map_err(|error| error_chain(&error))?;
     let protected = find_protected(&changes, patterns).map_err(|error| error.to_string())?;
     let protected: Vec<PathBuf> = protected.into_iter().map(PathBuf::from).collect();

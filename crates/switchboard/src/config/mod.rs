@@ -12,7 +12,7 @@ mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agents::ModelTables;
@@ -159,6 +159,15 @@ pub struct LogConfig {
 }
 
 impl Config {
+    /// Returns the settings of the nearest repository around a directory without links.
+    pub fn repository_around(&self, directory: &Path) -> Option<&RepositoryOptions> {
+        let around = self
+            .repositories
+            .iter()
+            .filter(|options| options.path.canonicalize().is_ok_and(|path| directory.starts_with(path)));
+        around.max_by_key(|options| options.path.components().count())
+    }
+
     /// Reads the configuration from all sources. Without a home there is no file.
     pub fn read(
         home: Option<&SwitchboardHome>,
