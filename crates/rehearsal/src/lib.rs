@@ -101,6 +101,7 @@ fn rehearse(options: RehearsalOptions) -> Result<(RehearsalStage, Vec<script::Sc
             (script::parse_file(&script)?, text.into_owned())
         }
     };
+    let steps = script::select(steps, options.model.as_deref(), &plain);
     if steps.contains(&script::ScriptStep::MaxTurns) && !options.vendor.has_turn_limit() {
         return Err(Mistake::new(
             format!(

@@ -21,13 +21,29 @@ pub(crate) const DIRECTIVE: &str = "@rehearse";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ScriptStep {
     Answer(String),
+    /// Chooses the candidate of a review that contains this text.
+    Choose(String),
+    /// A step for the model of this name.
+    Only {
+        model: String,
+        step: Box<ScriptStep>,
+    },
     Say(String),
     Think(String),
     Tool(ToolCall),
     Deny(String),
-    StandardStream { pieces: u64, bytes: usize, every: Duration },
-    RetryNotice { status: Option<u16> },
-    Background { change: TaskChange, task: String },
+    StandardStream {
+        pieces: u64,
+        bytes: usize,
+        every: Duration,
+    },
+    RetryNotice {
+        status: Option<u16>,
+    },
+    Background {
+        change: TaskChange,
+        task: String,
+    },
     Fail(ScriptedFailure),
     MaxTurns,
     Delay(Duration),
@@ -37,13 +53,22 @@ pub(crate) enum ScriptStep {
     Cut,
     Raw(String),
     Garbage(Garbage),
-    Flood { target: FloodTarget, bytes: u64 },
+    Flood {
+        target: FloodTarget,
+        bytes: u64,
+    },
     Close(StandardStream),
     Ignore(Vec<Signal>),
     PidFile(PathBuf),
     Spawn(Offspring),
-    ForkBomb { width: u64, life: Duration },
-    Write { path: PathBuf, text: String },
+    ForkBomb {
+        width: u64,
+        life: Duration,
+    },
+    Write {
+        path: PathBuf,
+        text: String,
+    },
     Env(Option<String>),
     Args,
     Cwd,
@@ -92,6 +117,10 @@ pub(crate) const STEPS: &[StepEntry] = &[
     row("answer", "answer TEXT", "print TEXT and end the turn with it: the final result, success", |w| {
         Ok(ScriptStep::Answer(w.text()))
     }),
+    row("choose", "choose TEXT", "end the turn with a verdict for the candidate that contains TEXT", |w| {
+        Ok(ScriptStep::Choose(w.some_text("TEXT")?))
+    }),
+    row("only", "only MODEL STEP", "play STEP if `--model` is MODEL", only),
     row("say", "say TEXT", "print TEXT before the final answer", |w| Ok(ScriptStep::Say(w.text()))),
     row("think", "think TEXT", "print TEXT as a thought", |w| Ok(ScriptStep::Think(w.text()))),
     row("tool", "tool NAME INPUT [=> RESULT]", "use a tool; INPUT is a JSON object or a command", |w| {
@@ -243,6 +272,40 @@ fn parse_step(words: &mut Words) -> Result<ScriptStep, Mistake> {
     Ok(step)
 }
 
+fn only(words: &mut Words) -> Result<ScriptStep, Mistake> {
+    let model = words.word("MODEL")?;
+    Ok(ScriptStep::Only { model, step: Box::new(parse_step(words)?) })
+}
+
+/// Returns the steps that a model plays. Choices become verdicts on the candidates in the prompt.
+pub(crate) fn select(steps: Vec<ScriptStep>, model: Option<&str>, prompt: &str) -> Vec<ScriptStep> {
+    let mut selected = Vec::new();
+    for step in steps {
+        match step {
+            ScriptStep::Only { model: wanted, step } => {
+                let steps = if Some(wanted.as_str()) == model { vec![*step] } else { Vec::new() };
+                selected.extend(select(steps, model, prompt));
+            }
+            ScriptStep::Choose(text) => selected.push(ScriptStep::Answer(verdict(prompt, &text))),
+            step => selected.push(step),
+        }
+    }
+    selected
+}
+
+/// Returns the verdict for the candidate that contains a text.
+fn verdict(prompt: &str, text: &str) -> String {
+    let mut candidate = "NONE";
+    for line in prompt.lines() {
+        if let Some(head) = line.strip_prefix("Candidate ") {
+            candidate = head.split([':', ' ']).next().unwrap_or(candidate);
+        } else if candidate != "NONE" && line.contains(text) {
+            return format!("VERDICT: {candidate}");
+        }
+    }
+    "VERDICT: NONE".to_owned()
+}
+
 fn tool(words: &mut Words, failed: bool) -> Result<ScriptStep, Mistake> {
     let name = words.word("NAME")?;
     let result = words.split_at_arrow().map_or_else(|| "ok".to_owned(), |mut after| after.text());
@@ -367,6 +430,21 @@ mod tests {
             parse_prompt("hello\n@rehearse say hi\n@rehearsed is a word\r\n@rehearse\tcut\r\nend").unwrap();
         assert_eq!(steps, [ScriptStep::Say("hi".into()), ScriptStep::Cut]);
         assert_eq!(plain, "hello\n@rehearsed is a word\r\nend");
+    }
+
+    #[test]
+    fn only_the_named_model_plays_a_step() {
+        let (steps, plain) = parse_prompt("@rehearse only fast say f\n@rehearse only slow say s\n").unwrap();
+        assert_eq!(select(steps.clone(), Some("fast"), &plain), [ScriptStep::Say("f".into())]);
+        assert_eq!(select(steps, None, &plain), []);
+    }
+
+    #[test]
+    fn choice_names_the_candidate_with_the_text() {
+        let prompt = "+x\nCandidate A (verified):\n+one\nCandidate B:\n+two\n";
+        for (text, letter) in [("+one", "A"), ("+two", "B"), ("+x", "NONE")] {
+            assert_eq!(verdict(prompt, text), format!("VERDICT: {letter}"));
+        }
     }
 
     #[test]

@@ -80,6 +80,8 @@ impl RehearsalStage {
                 self.perform(|voice, out| voice.finish(&text, out));
                 self.closed = true;
             }
+            // Resolved before the script is played.
+            ScriptStep::Choose(_) | ScriptStep::Only { .. } => {}
             ScriptStep::Say(text) => self.say(text),
             ScriptStep::Think(text) => self.perform(|voice, out| voice.think(&text, out)),
             ScriptStep::Tool(call) => self.perform(|voice, out| voice.tool(&call, out)),
