@@ -3,7 +3,9 @@
 //! In memory only; the store and the job's files hold everything that must survive a restart.
 
 use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use model::{AgentKind, Claim, Job, JobId, Timestamp};
 use tokio::sync::{SetOnce, watch};
@@ -125,6 +127,16 @@ impl ActiveJob {
             activity.waiting = Some(reason);
         });
     }
+}
+
+/// Waits until one of the futures is ready. Never resolves if there is none.
+pub(crate) async fn any_ready<F: Future<Output = ()>>(futures: impl Iterator<Item = F>) {
+    let mut futures: Vec<_> = futures.map(Box::pin).collect();
+    poll_fn(|context| {
+        let any = futures.iter_mut().any(|future| future.as_mut().poll(context).is_ready());
+        if any { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 /// The active jobs of this service.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use agents::RunSequence;
 use model::{
-    BackgroundTask, Deadline, Exit, FailureKind, Job, JobState, NotStartedReason, Outcome, RefusedAction,
-    StateName, TreeEnd, Usage,
+    BackgroundTask, Deadline, Exit, FailureKind, Job, JobGroup, JobState, NotStartedReason, Outcome,
+    RefusedAction, StateName, TreeEnd, Usage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,9 @@ pub struct Answer {
     pub status: JobStatus,
     /// The id of the job, for `call_status`, `call_wait`, `call_output` and `call_cancel`.
     pub job_id: String,
+    /// The group of the call, if several agents were called with one task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_id: Option<String>,
     /// The agent.
     pub agent: String,
     /// The caller's name for the task.
@@ -321,6 +324,7 @@ impl Answer {
         let mut answer = Self {
             status,
             job_id: job.id.to_string(),
+            group_id: job.order.call.group.as_ref().and_then(JobGroup::id).map(|id| id.to_string()),
             agent: job.order.call.agent.to_string(),
             task_name: job.order.task.clone(),
             cwd: job.order.call.cwd.to_str().map(str::to_owned),

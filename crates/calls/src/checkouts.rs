@@ -26,7 +26,7 @@ use crate::job_changes::{ChangesState, find_git, record};
 use crate::settings::Settings;
 
 pub use prepare::PrepareError;
-pub(crate) use prepare::{begin_record, find_session_checkout, find_source, prepare};
+pub(crate) use prepare::{begin_record, find_session_checkout, find_source, prepare, prepare_others};
 pub(crate) use publish::{commit_message, publish};
 
 /// The description of a checkout.

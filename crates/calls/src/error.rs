@@ -12,6 +12,7 @@ use regular_file::path_hint;
 use store::StoreError;
 
 use crate::checkouts::PrepareError;
+use crate::group::GroupError;
 use crate::identity::DamagedIdentity;
 use crate::job_changes::ChangesState;
 use crate::launcher::CannotLaunch;
@@ -154,6 +155,9 @@ pub enum CallError {
     /// The verification of the call is invalid.
     #[error(transparent)]
     Verify(#[from] VerifyError),
+    /// The group is invalid.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// The job did not work in a private checkout of its own.
     #[error("job {job} has no private checkout")]
     NoCheckout {
@@ -278,6 +282,7 @@ impl CallError {
             }
             Self::Checkout(error) => error.hint(),
             Self::Verify(error) => error.hint(),
+            Self::Group(error) => error.hint().to_owned(),
             Self::NoCheckout { .. } => {
                 "its changes are in the directory in which it worked; undo takes them back".to_owned()
             }
@@ -323,7 +328,11 @@ impl CallError {
             Self::KeyOfAnother { .. } => Some("idempotency_key"),
             Self::Checkout(_) => Some("worktree"),
             Self::Verify(error) => Some(error.field()),
-            Self::NoSuchJob { .. }
+            Self::Group(GroupError::Size { .. }) => Some("agents"),
+            Self::Group(GroupError::ReadOnly) => Some("observe"),
+            Self::Group(GroupError::SharedDirectories) => Some("add_dirs"),
+            Self::Group(GroupError::NotGrouped { .. } | GroupError::NotAContender { .. })
+            | Self::NoSuchJob { .. }
             | Self::AlreadyEnded { .. }
             | Self::ChangesMissing { .. }
             | Self::NoCheckout { .. }
@@ -334,7 +343,9 @@ impl CallError {
             | Self::Restore(RestoreError::Changes(ChangesError::UnknownPath { .. })) => Some("paths"),
             Self::Launch(LaunchError::EmptyPrompt | LaunchError::PromptTooLong { .. }) => Some("prompt"),
             Self::Launch(LaunchError::Model(_)) => Some("model"),
-            Self::Launch(LaunchError::SessionNotUuid { .. }) => Some("resume_session_id"),
+            Self::Group(GroupError::Session) | Self::Launch(LaunchError::SessionNotUuid { .. }) => {
+                Some("resume_session_id")
+            }
             _ => None,
         }
     }

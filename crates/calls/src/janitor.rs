@@ -22,6 +22,8 @@ use crate::settings::Settings;
 use crate::shutdown::Shutdown;
 
 const FIRST_SWEEP_AFTER: Duration = Duration::from_mins(1);
+/// The age at which a job with a checkout counts as never submitted.
+const UNSUBMITTED_FOR: Duration = Duration::from_hours(1);
 const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
 /// The number of directories removed between two checks for a shutdown.
 const BATCH: usize = 100;
@@ -123,6 +125,12 @@ impl Janitor {
                     };
                     self.remove_checkout(directory, remove).await;
                 }
+                Ok(checkout) if self.is_unused(&checkout).await => {
+                    let files = self.records.files(checkout.job);
+                    let directory = checkout.directory.clone();
+                    self.remove_checkout(directory, move || checkouts::remove_unused(&checkout, &files))
+                        .await;
+                }
                 Ok(_) => {}
                 Err(place) => {
                     let job = place.file_name().and_then(|name| name.to_str()?.parse().ok());
@@ -138,6 +146,19 @@ impl Janitor {
                     }
                 }
             }
+        }
+    }
+
+    /// Returns whether an open checkout belongs to a contender that ended before its agent started, or was never submitted.
+    async fn is_unused(&self, checkout: &JobCheckout) -> bool {
+        let job = checkout.job;
+        if self.active.get(job).is_some() || self.records.files(job).newest_run().is_some() {
+            return false;
+        }
+        match self.store.get(job).await {
+            Ok(Some(record)) => record.completed_at.is_some(),
+            Ok(None) => job < JobId::first_of(self.store.now().minus(UNSUBMITTED_FOR)),
+            Err(_) => false,
         }
     }
 

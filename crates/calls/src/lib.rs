@@ -26,6 +26,7 @@ mod decide;
 mod direct_runs;
 mod error;
 mod files;
+mod group;
 mod heartbeat;
 mod identity;
 mod janitor;
@@ -65,11 +66,12 @@ pub use checkouts::PrepareError;
 pub use confinement::{Gap, QuarantinedPath, Sandbox, ceiling_note};
 pub use error::CallError;
 pub use files::{JobFiles, OutputPart, StatusFile, Stream};
+pub use group::{GroupError, GroupVerdict, VerdictState};
 pub use job_changes::{ChangedFile, Changes, ChangesState, Collision, PrivateCheckout};
 pub use rebuild::{RecoveryReport, SkippedDirectory, recover_store};
 pub use service::{
-    Applied, ApplyRequest, CallRequest, Cancellation, FileSelection, Follow, Followed, JobService,
-    OpenChanges, SubmittedJob, Until,
+    Applied, ApplyRequest, CallRequest, Cancellation, Contender, FileSelection, Follow, Followed,
+    GroupReport, GroupRequest, JobService, OpenChanges, SubmittedGroup, SubmittedJob, Until,
 };
 pub use settings::{PolicyCeiling, RepositoryOptions, Settings};
 // Types of the store that occur in the interface of the service.

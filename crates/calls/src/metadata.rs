@@ -43,6 +43,12 @@ pub(crate) fn missing_changes(job: &Job) -> Option<String> {
     Some(metadata.get(CHANGES_NOT_RECORDED)?.as_str()?.to_owned())
 }
 
+/// Returns the stored verification of a job.
+pub(crate) fn read_verification(job: &Job) -> Option<Verification> {
+    let mut metadata: Value = serde_json::from_str(job.metadata.as_deref()?).ok()?;
+    serde_json::from_value(metadata.get_mut(VERIFIED)?.take()).ok()
+}
+
 impl JobMetadata {
     /// Serializes the metadata, with the events of the runs if they are wanted.
     pub fn to_json(&self, events: Option<&EventLog>) -> Option<String> {

@@ -12,6 +12,7 @@ mod command;
 mod finish;
 mod follow;
 mod messages;
+mod review;
 mod start;
 mod verify;
 
@@ -216,7 +217,12 @@ impl JobRunner<'_> {
                     Err(disposition) => return disposition,
                 }
             }
-            StartMode::Fresh | StartMode::Preclaimed { .. } => (self.pending_sequence(), None),
+            StartMode::Fresh | StartMode::Preclaimed { .. } => {
+                match self.prepare_review(self.pending_sequence()).await {
+                    Ok(sequence) => (sequence, None),
+                    Err(disposition) => return disposition,
+                }
+            }
         };
         self.load_earlier_events(current.as_ref().map(|current| current.number)).await;
         loop {

@@ -7,6 +7,7 @@ mod cancel;
 mod changes;
 mod checkouts;
 mod follow;
+mod groups;
 mod open;
 mod query;
 mod submit;
@@ -36,6 +37,7 @@ pub use cancel::Cancellation;
 pub use changes::FileSelection;
 pub use checkouts::{Applied, ApplyRequest, OpenChanges};
 pub use follow::{Follow, Followed};
+pub use groups::{Contender, GroupReport, GroupRequest, SubmittedGroup};
 pub use submit::{CallRequest, SubmittedJob};
 pub use wait::Until;
 

@@ -50,6 +50,11 @@ pub enum WaitReason {
         /// The delay.
         delay: Duration,
     },
+    /// The other calls of the group, whose results the job reviews, have not ended.
+    Contenders {
+        /// The number of those calls.
+        unfinished: usize,
+    },
     /// A command prepares the private checkout.
     Setup {
         /// The command.
@@ -93,6 +98,8 @@ impl fmt::Display for WaitReason {
             Self::Backoff { delay } => {
                 write!(f, "resuming in {} s: the last run used up its turns", delay.as_secs())
             }
+            Self::Contenders { unfinished: 1 } => write!(f, "waiting for 1 call of the group"),
+            Self::Contenders { unfinished } => write!(f, "waiting for {unfinished} calls of the group"),
             Self::Setup { command } => write!(f, "preparing the checkout: `{}`", one_line(command)),
             Self::Verification { command } => write!(f, "verifying: `{}`", one_line(command)),
         }
@@ -131,6 +138,7 @@ mod tests {
                 WaitReason::Backoff { delay: Duration::from_secs(4) },
                 "resuming in 4 s: the last run used up its turns",
             ),
+            (WaitReason::Contenders { unfinished: 2 }, "waiting for 2 calls of the group"),
             (WaitReason::Setup { command: "npm ci".into() }, "preparing the checkout: `npm ci`"),
             (WaitReason::Verification { command: "just\ntest".into() }, "verifying: `just test`"),
         ] {

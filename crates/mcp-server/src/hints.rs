@@ -170,7 +170,8 @@ mod tests {
             FailureKind::CheckoutFailed => Some(FailureKind::SetupFailed),
             FailureKind::SetupFailed => Some(FailureKind::VerificationFailed),
             FailureKind::VerificationFailed => Some(FailureKind::NoChanges),
-            FailureKind::NoChanges => not_started(NotStartedReason::ProgramMissing),
+            FailureKind::NoChanges => Some(FailureKind::NothingToReview),
+            FailureKind::NothingToReview => not_started(NotStartedReason::ProgramMissing),
             FailureKind::NotStarted { reason } => match reason {
                 NotStartedReason::ProgramMissing => not_started(NotStartedReason::ProgramNotExecutable),
                 NotStartedReason::ProgramNotExecutable => not_started(NotStartedReason::CwdMissing),

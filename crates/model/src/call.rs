@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CallPolicy, Limits, Preset, SessionChoice, VerifySpec};
+use crate::{CallPolicy, JobGroup, Limits, Preset, SessionChoice, VerifySpec};
 
 /// A coding-agent program that can be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -129,6 +129,9 @@ pub struct CallSpec {
     /// Fails the call if it succeeds without changing a file in the git worktree.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expect_changes: bool,
+    /// The group of the job. Only the job service sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<JobGroup>,
     /// A named agent of the vendor (`claude --agent`) with its own prompt and tools.
     #[serde(default)]
     pub agent_name: Option<AgentName>,
@@ -208,6 +211,7 @@ impl CallSpec {
             worktree: None,
             verify: None,
             expect_changes: false,
+            group: None,
             agent_name: None,
             mcp_servers: Vec::new(),
             settings: SettingsChoice::default(),

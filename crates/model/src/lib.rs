@@ -11,6 +11,7 @@ mod confined;
 mod error_chain;
 mod event;
 pub mod exact_path;
+mod group;
 mod home_view;
 mod hosts;
 mod job;
@@ -42,6 +43,7 @@ pub use confined::{
 };
 pub use error_chain::error_chain;
 pub use event::{AgentEvent, Finish, McpServerState, TextPart, ToolOutput, Unreadable};
+pub use group::{AgentChoice, GroupId, GroupKind, GroupRole, JobGroup, MAX_CONTENDERS, MIN_CONTENDERS};
 pub use home_view::HomeView;
 pub use hosts::{HostRule, is_public};
 pub use job::{BadPlacement, Exchange, Job, JobEnd, NewExchange, NewJob, Placement};

@@ -209,6 +209,8 @@ pub enum FailureKind {
     VerificationFailed,
     /// The agent reported success, but changed no file although the caller expects changes.
     NoChanges,
+    /// A review of several calls has fewer than two results to compare. The agent was not started.
+    NothingToReview,
 }
 
 impl FailureKind {
@@ -241,6 +243,7 @@ impl FailureKind {
             Self::SetupFailed => "setup_failed",
             Self::VerificationFailed => "verification_failed",
             Self::NoChanges => "no_changes",
+            Self::NothingToReview => "nothing_to_review",
         }
     }
 
@@ -310,6 +313,7 @@ impl FailureKind {
             Self::VerificationFailed => "read the end of the command's output in the result",
             Self::NoChanges if has_session => "read the answer, then resume the session with a clearer task",
             Self::NoChanges => "read the answer, then call the agent again with a clearer task",
+            Self::NothingToReview => "read the results of the calls in the group",
         }
     }
 }

@@ -197,9 +197,10 @@ fn error(finished: FinishedRequest, failure: Failure) -> ProviderError {
         | FailureKind::Internal
         | FailureKind::CheckoutFailed
         | FailureKind::SetupFailed
-        // The library runs no verification.
+        // The library runs no verification and no groups.
         | FailureKind::VerificationFailed
-        | FailureKind::NoChanges => ProviderError::environment(
+        | FailureKind::NoChanges
+        | FailureKind::NothingToReview => ProviderError::environment(
             format!("{agent} CLI could not run: {message}"),
             kind.hint(agent, false),
         ),

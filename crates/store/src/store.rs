@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use model::{
-    AgentKind, Claim, Exchange, Job, JobEnd, JobId, JobIdPrefix, JobState, NewJob, Owner, Placement,
-    SessionId, Timestamp, Transition, TransitionError,
+    AgentKind, CallSpec, Claim, Exchange, Job, JobEnd, JobId, JobIdPrefix, JobState, NewJob, Owner,
+    Placement, SessionId, Timestamp, Transition, TransitionError,
 };
 
 use crate::clock::Clock;
@@ -248,7 +248,9 @@ impl Store {
                 TransitionError::NoSuchTransition { from: old.progress.state.name(), step: "retry" };
             return Err(StoreError::Refused { job, refusal });
         }
-        Ok(NewJob { idempotency_key: None, parent: Some(job), ..old.order })
+        // The reviewers of a group have read the old job.
+        let call = CallSpec { group: None, ..old.order.call };
+        Ok(NewJob { call, idempotency_key: None, parent: Some(job), ..old.order })
     }
 
     /// Returns a job with all its fields.

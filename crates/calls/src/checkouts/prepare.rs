@@ -160,6 +160,15 @@ pub(crate) fn prepare(
     Ok(checkout)
 }
 
+/// Creates the checkouts of other contenders of a group. One that fails is created again when its job starts, which reports the error.
+pub(crate) fn prepare_others(settings: &Settings, files: &JobFiles, call: &CallSpec, others: &[JobId]) {
+    for &other in others {
+        if let Err(error) = prepare(settings, &files.of_job(other), other, call, None) {
+            tracing::info!(job = %other, error = error_chain(&error), "cannot create its checkout together with the others of the group");
+        }
+    }
+}
+
 /// Takes the snapshot before the agent, unless there is one.
 pub(crate) fn begin_record(
     settings: &Settings,

@@ -29,7 +29,7 @@ pub(crate) fn publish(
 ) -> PrivateCheckout {
     let mut checkout = checkout.clone();
     let (collisions, not_published) = match publish_branch(&mut checkout, settings, files, job) {
-        Ok(true) => (find_collisions(&checkout, settings, files, changes), None),
+        Ok(true) => (find_collisions(&checkout, settings, files, job, changes), None),
         Ok(false) => (Vec::new(), None),
         Err(error) => (Vec::new(), Some(error_chain(&error))),
     };
@@ -124,13 +124,17 @@ fn find_collisions(
     checkout: &JobCheckout,
     settings: &Settings,
     files: &JobFiles,
+    job: &Job,
     changes: &ChangeSet,
 ) -> Vec<Collision> {
     let mut collisions = collide_with_user(checkout, settings, files);
     let own = changed_paths(changes);
     let others = list(settings).unwrap_or_default().into_iter().flatten();
+    // Contenders of one group work on the same task: at most one of them is applied.
+    let group = job.order.call.group.as_ref();
     let others = others.filter(|other| {
         other.job != checkout.job
+            && group.is_none_or(|group| group.role(other.job).is_none())
             && other.state == ChangesState::Open
             && other.source.worktree() == checkout.source.worktree()
     });

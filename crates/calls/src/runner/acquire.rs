@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use agents::RunSequence;
-use model::{Mode, SessionChoice, SessionId};
+use model::{Job, JobGroup, Mode, SessionChoice, SessionId};
 
 use super::messages::{locked_too_long, session_of_ancestor};
 use super::{Disposition, JobRunner, failed, interrupted};
+use crate::active::any_ready;
 use crate::decide;
 use crate::locks::LockKey;
 use crate::wait_reason::WaitReason;
 
+/// The poll interval for contenders that are queued, paused or run by another service.
+const CONTENDER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The poll interval for the holder of a lock.
 const HOLDER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -78,6 +81,45 @@ impl JobRunner<'_> {
         };
         self.guards.push(guard);
         Ok(())
+    }
+
+    /// Waits until all contenders of a group have ended and their ends are durable, and returns them. Occupies no slot meanwhile.
+    pub(super) async fn await_contenders(
+        &mut self,
+        group: &JobGroup,
+        sequence: &RunSequence,
+    ) -> Result<Vec<Job>, Disposition> {
+        let (context, active) = (self.context, self.active);
+        let mut shown = None;
+        loop {
+            let (mut ended, mut running, mut unfinished) = (Vec::new(), Vec::new(), 0);
+            for contender in &group.contenders {
+                // Before the record: an end in between is then noticed.
+                let runner = context.active.get(*contender);
+                match context.store.get(*contender).await {
+                    Ok(Some(job)) if job.completed_at.is_some() && runner.is_none() => ended.push(job),
+                    // Removed by retention, or never submitted: its client and the daemon died in between.
+                    Ok(None) => {}
+                    Ok(Some(_)) | Err(_) => unfinished += 1,
+                }
+                running.extend(runner);
+            }
+            if unfinished == 0 {
+                return Ok(ended);
+            }
+            if shown.replace(unfinished) != Some(unfinished) {
+                self.show_waiting(WaitReason::Contenders { unfinished });
+                self.release_slot();
+            }
+            tokio::select! {
+                biased;
+                stop = interrupted(context, active) => {
+                    return Err(self.leave(decide::between_runs(stop, sequence), sequence));
+                }
+                () = any_ready(running.iter().map(|runner| runner.released())) => {}
+                () = tokio::time::sleep(CONTENDER_POLL_INTERVAL) => {}
+            }
+        }
     }
 
     /// Acquires a slot, unless the job holds one.

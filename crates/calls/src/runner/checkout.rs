@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agents::RunSequence;
-use model::SessionChoice;
+use model::{JobId, SessionChoice};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -13,7 +13,7 @@ use super::{Disposition, JobRunner, failed};
 use crate::checkouts::{self, JobCheckout, PrepareError};
 use crate::decide;
 use crate::job_changes::{JobChanges, PrivateCheckout};
-use crate::locks::LockKey;
+use crate::locks::{LockGuard, LockKey};
 use crate::wait_reason::WaitReason;
 
 /// The time after which a file system counts as hung.
@@ -61,7 +61,18 @@ impl JobRunner<'_> {
         };
         let (settings, files) = (self.context.settings.clone(), self.files.clone());
         let (job, call) = (self.job.id, call.clone());
-        let prepared = spawn_blocking(move || checkouts::prepare(&settings, &files, job, &call, earlier));
+        let _turn = self.await_group_turn().await;
+        let others = self.other_contenders().await;
+        let prepared = spawn_blocking(move || -> Result<_, PrepareError> {
+            // Another contender may have created it meanwhile.
+            if let Some(checkout) = JobCheckout::read(&files).filter(|_| call.group.is_some()) {
+                return Ok(checkout);
+            }
+            let checkout = checkouts::prepare(&settings, &files, job, &call, earlier)?;
+            // Now, so that all contenders start from the same files.
+            checkouts::prepare_others(&settings, &files, &call, &others);
+            Ok(checkout)
+        });
         let prepared = match timeout(LIMIT, prepared).await {
             Ok(prepared) => prepared.unwrap_or_else(|error| Err(std::io::Error::other(error).into())),
             Err(error) => Err(std::io::Error::from(error).into()),
@@ -73,6 +84,31 @@ impl JobRunner<'_> {
         }
         self.checkout = Some(checkout);
         Ok(())
+    }
+
+    /// Excludes the other contenders of the group: the first one creates the checkouts of all.
+    async fn await_group_turn(&self) -> Option<LockGuard> {
+        let id = self.job.order.call.group.as_ref()?.id()?;
+        let key = LockKey::Directory(self.context.settings.checkouts().join(id.to_string()));
+        Some(self.context.locks.acquire(key, self.job.id).await)
+    }
+
+    /// Returns the contenders of the group that still need a checkout.
+    async fn other_contenders(&self) -> Vec<JobId> {
+        let contenders = self.job.order.call.group.iter().flat_map(|group| &group.contenders);
+        let mut others = Vec::new();
+        for contender in contenders.copied().filter(|contender| *contender != self.job.id) {
+            let has_ended = match self.context.store.get(contender).await {
+                Ok(Some(job)) => job.completed_at.is_some(),
+                // The next moment it is submitted, unless the daemon dies.
+                Ok(None) => false,
+                Err(_) => true,
+            };
+            if !has_ended && JobCheckout::read(&self.files.of_job(contender)).is_none() {
+                others.push(contender);
+            }
+        }
+        others
     }
 
     /// Runs the operator's command in a new checkout, and takes the snapshot before the agent.

@@ -36,6 +36,7 @@ impl JobService {
             active.request_stop(StopReason::User);
         } else if reply.now == StateName::Cancelled && reply.previous != StateName::Cancelled {
             self.0.records.refresh(job).await;
+            self.remove_unused_checkout(job).await;
         }
         Ok(Cancellation { previous: reply.previous, now: reply.now })
     }

@@ -118,7 +118,7 @@ impl JobService {
         Ok(self.submitted_job(&submitted))
     }
 
-    fn submitted_job(&self, submitted: &Submitted) -> SubmittedJob {
+    pub(super) fn submitted_job(&self, submitted: &Submitted) -> SubmittedJob {
         let Submitted { job, is_new, redactions, .. } = submitted;
         SubmittedJob {
             job: job.id,
@@ -129,7 +129,6 @@ impl JobService {
         }
     }
 
-    /// Stores a job. The caller's environment is written before it, so that the claiming service finds it.
     async fn store_job(
         &self,
         order: NewJob,
@@ -137,6 +136,17 @@ impl JobService {
         setup: Option<Box<LaunchSetup>>,
     ) -> Result<Submitted, CallError> {
         let id = self.0.store.new_id()?;
+        self.store_job_as(id, order, environment, setup).await
+    }
+
+    /// Stores a job. The caller's environment is written before it, so that the claiming service finds it.
+    pub(super) async fn store_job_as(
+        &self,
+        id: JobId,
+        order: NewJob,
+        environment: Option<CallerEnvironment>,
+        setup: Option<Box<LaunchSetup>>,
+    ) -> Result<Submitted, CallError> {
         if let Some(environment) = environment {
             let written = self.0.environments.write(id, &environment);
             let directory = &self.0.settings.state;
@@ -157,7 +167,10 @@ impl JobService {
     }
 
     /// Resolves the directories and the session of a call, and checks that it can be launched. Returns the setup of that launch.
-    async fn validate(&self, request: CallRequest) -> Result<(NewJob, Box<LaunchSetup>), CallError> {
+    pub(super) async fn validate(
+        &self,
+        request: CallRequest,
+    ) -> Result<(NewJob, Box<LaunchSetup>), CallError> {
         let CallRequest {
             mut call,
             tool,
@@ -172,6 +185,8 @@ impl JobService {
             return Err(CallError::Closing);
         }
         self.0.nested.check_depth(parent)?;
+        // A client cannot make its call part of a group.
+        call.group = None;
         let task = task.unwrap_or_else(|| tool.clone());
         let home = self.0.home.clone();
         call.cwd = self.resolve_directory(&call.cwd)?;
@@ -265,13 +280,13 @@ impl JobService {
         Ok(resolved)
     }
 
-    async fn find_by_key(&self, key: Option<&str>) -> Result<Option<Job>, CallError> {
+    pub(super) async fn find_by_key(&self, key: Option<&str>) -> Result<Option<Job>, CallError> {
         let Some(key) = key else { return Ok(None) };
         Ok(self.0.store.find_by_key(&self.0.home, key).await?)
     }
 
     /// Returns whether a job is the result of the same call, as far as its caller can tell.
-    fn is_same_call(&self, job: &NewJob, call: &CallSpec, tool: &str) -> bool {
+    pub(super) fn is_same_call(&self, job: &NewJob, call: &CallSpec, tool: &str) -> bool {
         let mut prompt = call.prompt.clone();
         // The stored prompt is redacted.
         self.0.store.redact(&mut prompt);

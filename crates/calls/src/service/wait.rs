@@ -1,9 +1,7 @@
 //! Waits for jobs to end.
 
 use std::collections::BTreeSet;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use model::JobId;
@@ -11,7 +9,7 @@ use store::{ChangeStream, WatchEvent};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::JobService;
-use crate::active::ActiveJob;
+use crate::active::{ActiveJob, any_ready};
 use crate::answer::Answer;
 use crate::error::CallError;
 
@@ -90,7 +88,7 @@ impl JobService {
             tokio::select! {
                 () = sleep_until(deadline) => break,
                 () = sleep(POLL_INTERVAL) => {}
-                () = any_ended(&active) => {}
+                () = any_ready(active.iter().map(|active| active.ended_or_released())) => {}
                 result = any_changed(&mut changes, &pending) => result?,
             }
         }
@@ -155,16 +153,6 @@ pub(super) async fn wait_until_published(active: &ActiveJob) {
 
 fn deadline(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(Duration::from_hours(24 * 365))
-}
-
-/// Waits until one of the jobs has ended or was released.
-async fn any_ended(jobs: &[Arc<ActiveJob>]) {
-    let mut ends: Vec<_> = jobs.iter().map(|active| Box::pin(active.ended_or_released())).collect();
-    poll_fn(|context| {
-        let any = ends.iter_mut().any(|end| end.as_mut().poll(context).is_ready());
-        if any { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
 }
 
 /// Waits until the store notifies a change of one of the jobs.

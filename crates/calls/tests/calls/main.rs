@@ -13,6 +13,7 @@ mod janitor;
 mod killing;
 mod log;
 mod private_checkouts;
+mod racing;
 mod rebuild;
 mod recording_changes;
 mod recovering;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         recording_changes::TESTS,
         private_checkouts::TESTS,
         applying::TESTS,
+        racing::TESTS,
         verifying::TESTS,
         identity::TESTS,
         replaced_files::TESTS,

@@ -1,0 +1,395 @@
+//! Groups: several calls for one task, submitted, cancelled and reported together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use model::{
+    AgentChoice, CallSpec, GroupId, GroupKind, GroupRole, Job, JobGroup, JobId, MAX_CONTENDERS,
+    MIN_CONTENDERS, Mode, NewJob, SessionChoice,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use store::StoreError;
+
+use super::JobService;
+use super::cancel::Cancellation;
+use super::submit::{CallRequest, SubmittedJob};
+use super::wait::Until;
+use crate::answer::{Answer, JobStatus};
+use crate::checkouts::{self, JobCheckout};
+use crate::error::CallError;
+use crate::group::{GroupError, GroupVerdict, Review, combine_reviews};
+use crate::job_changes::Changes;
+
+/// The time for cancelled jobs to end. Their supervisors kill processes that ignore SIGTERM after a few seconds.
+const CANCEL_TIMEOUT: Duration = Duration::from_mins(1);
+/// The maximum number of overlapping paths of a contender in a report.
+const MAX_OVERLAPS: usize = 100;
+
+/// A task for several agents.
+#[derive(Debug, Clone)]
+pub struct GroupRequest {
+    /// The call of every contender, apart from agent and model.
+    pub base: CallRequest,
+    /// The purpose.
+    pub kind: GroupKind,
+    /// The agents that work on the task.
+    pub contenders: Vec<AgentChoice>,
+    /// The agent that compares the results. For [`GroupKind::Answers`] the first contender's agent by default.
+    pub judge: Option<AgentChoice>,
+}
+
+/// A group whose jobs are durable.
+#[derive(Debug, Clone)]
+pub struct SubmittedGroup {
+    /// The id.
+    pub id: GroupId,
+    /// The contenders.
+    pub contenders: Vec<SubmittedJob>,
+    /// The reviewers.
+    pub reviewers: Vec<SubmittedJob>,
+}
+
+/// The state of a group, with the answers of its jobs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GroupReport {
+    /// The id.
+    pub group_id: String,
+    /// `race`: the contenders change files in private checkouts; `answers`: they only answer.
+    pub kind: String,
+    /// Is true if all jobs of the group have ended.
+    pub has_ended: bool,
+    /// The calls that work on the task.
+    pub contenders: Vec<Contender>,
+    /// The verdict of the judge of a race. A verdict counts only if two runs of the judge, which see the patches in reversed order, agree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<GroupVerdict>,
+    /// The calls that compare the results: two of a judge, or the synthesis of the answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reviews: Vec<Answer>,
+}
+
+/// A call that works on the task of a group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Contender {
+    /// Its number, from 1.
+    pub number: u32,
+    /// The current activity of its agent, in one line. Omitted unless the agent runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activity: Option<String>,
+    /// Files that other contenders have changed, too; the first 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overlaps: Vec<String>,
+    /// The answer of its job.
+    #[serde(flatten)]
+    pub answer: Answer,
+}
+
+impl GroupReport {
+    /// Cuts the texts of all answers.
+    #[must_use]
+    pub fn cut_to(mut self, max_chars: usize) -> Self {
+        for contender in &mut self.contenders {
+            contender.answer = contender.answer.clone().cut_to(max_chars);
+        }
+        self.reviews = self.reviews.into_iter().map(|review| review.cut_to(max_chars)).collect();
+        self
+    }
+}
+
+impl JobService {
+    /// Submits a group. Fails if one of its calls could not be launched right now; once this returns, all its jobs survive a crash.
+    pub async fn submit_group(&self, request: GroupRequest) -> Result<SubmittedGroup, CallError> {
+        self.0.health.check().map_err(StoreError::from)?;
+        let calls = plan_calls(&request)?;
+        let GroupRequest { base, kind, contenders, .. } = request;
+        let count = contenders.len();
+        if let Some(environment) = &base.environment {
+            self.0.store.redact_values(&environment.secrets());
+        }
+        let key = |number: usize| base.idempotency_key.as_ref().map(|key| format!("{key}/{number}"));
+        // A repeated request continues the group that the first one has begun.
+        let begun = self.find_by_key(key(0).as_deref()).await?;
+        let begun_group = match &begun {
+            Some(first) => Some(self.check_same_group(first, kind, count, &calls, &base).await?),
+            None => None,
+        };
+        let mut orders = Vec::new();
+        for (number, call) in calls.into_iter().enumerate() {
+            let request = CallRequest { call, idempotency_key: key(number), ..base.clone() };
+            let is_stored = number == 0 && begun.is_some();
+            orders.push(if is_stored { None } else { Some(Box::pin(self.validate(request)).await?) });
+        }
+        let group = if let Some(group) = begun_group {
+            group
+        } else {
+            let mut contenders = self.new_ids(orders.len()).await?;
+            let reviewers = contenders.split_off(count);
+            JobGroup { kind, contenders, reviewers }
+        };
+        let id = group.id().ok_or(GroupError::Size { given: 0 })?;
+        let jobs: Vec<JobId> = group.jobs().collect();
+        let mut submitted = Vec::new();
+        for (job, order) in jobs.iter().zip(orders) {
+            let Some((order, setup)) = order else {
+                let job = self.job(*job).await?;
+                self.0.store.sync().await?;
+                let found = store::Submitted { job, is_new: false, redactions: 0, claimed: None };
+                submitted.push(self.submitted_job(&found));
+                continue;
+            };
+            let order = NewJob { call: CallSpec { group: Some(group.clone()), ..order.call }, ..order };
+            let stored = self.store_job_as(*job, order, base.environment.clone(), Some(setup));
+            match Box::pin(stored).await {
+                Ok(stored) => submitted.push(self.submitted_job(&stored)),
+                Err(error) => {
+                    self.cancel_all_of(&jobs[..submitted.len()]).await;
+                    return Err(error);
+                }
+            }
+        }
+        let reviewers = submitted.split_off(count.min(submitted.len()));
+        Ok(SubmittedGroup { id, contenders: submitted, reviewers })
+    }
+
+    /// Returns the group of a job that was submitted with the same idempotency key. Fails if the request differs from that group.
+    async fn check_same_group(
+        &self,
+        first: &Job,
+        kind: GroupKind,
+        contenders: usize,
+        calls: &[CallSpec],
+        base: &CallRequest,
+    ) -> Result<JobGroup, CallError> {
+        let key = base.idempotency_key.clone().unwrap_or_default();
+        let differs = || CallError::KeyOfAnother { key: key.clone(), job: first.id };
+        let group = first.order.call.group.clone().ok_or_else(differs)?;
+        let is_same_form = group.kind == kind && group.contenders.len() == contenders;
+        if !is_same_form || group.jobs().count() != calls.len() {
+            return Err(differs());
+        }
+        for (id, call) in group.jobs().zip(calls) {
+            match self.job(id).await {
+                Ok(job) if !self.is_same_call(&job.order, call, &base.tool) => return Err(differs()),
+                // Not submitted before the daemon died, or removed by retention.
+                Ok(_) | Err(CallError::NoSuchJob { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(group)
+    }
+
+    /// Returns ids that differ in their timestamps, so that their short forms and the names of their branches differ.
+    async fn new_ids(&self, count: usize) -> Result<Vec<JobId>, CallError> {
+        let mut ids: Vec<JobId> = Vec::new();
+        while ids.len() < count {
+            let id = self.0.store.new_id()?;
+            let stamp = |id: &JobId| id.as_uuid().as_u128() >> 80;
+            if ids.last().is_some_and(|last| stamp(last) == stamp(&id)) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            } else {
+                ids.push(id);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Cancels the jobs of a group that could not be submitted as a whole.
+    async fn cancel_all_of(&self, jobs: &[JobId]) {
+        for job in jobs {
+            if let Err(error) = self.cancel(*job).await {
+                tracing::warn!(%job, error = model::error_chain(&error), "cannot cancel a job of an incomplete group");
+            }
+        }
+    }
+
+    /// Returns the group of a job.
+    pub async fn group_of(&self, job: JobId) -> Result<JobGroup, CallError> {
+        self.job(job).await?.order.call.group.ok_or_else(|| GroupError::NotGrouped { job }.into())
+    }
+
+    /// Cancels the unfinished jobs of a group. Returns what was done; nothing for jobs that had ended. An error does not affect the
+    /// other jobs; the first one is returned.
+    pub async fn cancel_group(&self, group: &JobGroup) -> Result<Vec<(JobId, Cancellation)>, CallError> {
+        let (mut cancelled, mut failure) = (Vec::new(), None);
+        // The reviewers first: otherwise they start when the last contender ends.
+        let reviewers_first = group.reviewers.iter().chain(&group.contenders);
+        for job in reviewers_first {
+            match self.cancel(*job).await {
+                Ok(cancellation) if cancellation.previous.ended().is_none() => {
+                    cancelled.push((*job, cancellation));
+                }
+                Ok(_) | Err(CallError::AlreadyEnded { .. } | CallError::NoSuchJob { .. }) => {}
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        cancelled.sort_by_key(|(job, _)| group.jobs().position(|other| other == *job));
+        failure.map_or(Ok(cancelled), Err)
+    }
+
+    /// Returns the state of a group.
+    pub async fn group_report(&self, group: &JobGroup) -> Result<GroupReport, CallError> {
+        let mut answers: BTreeMap<JobId, Answer> = BTreeMap::new();
+        for job in group.jobs() {
+            match self.answer(job).await {
+                Ok(answer) => drop(answers.insert(job, answer)),
+                // Removed by retention, or never submitted.
+                Err(CallError::NoSuchJob { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut report = report(group, &answers);
+        for contender in &mut report.contenders {
+            contender.activity = self.agent_activity(&contender.answer);
+        }
+        Ok(report)
+    }
+
+    fn agent_activity(&self, answer: &Answer) -> Option<String> {
+        let activity = self.activity(answer.job_id.parse().ok()?)?;
+        let line = activity.borrow().line.clone();
+        (answer.status == JobStatus::Running && !line.is_empty()).then_some(line)
+    }
+
+    /// Cancels the unfinished other jobs of the group of a contender, and discards the open changes of the other contenders. Returns the
+    /// contenders whose changes were discarded.
+    pub async fn discard_other_contenders(&self, kept: JobId) -> Result<Vec<JobId>, CallError> {
+        let group = self.group_of(kept).await?;
+        let Some(GroupRole::Contender(_)) = group.role(kept) else {
+            return Err(GroupError::NotAContender { job: kept }.into());
+        };
+        let others = JobGroup {
+            contenders: group.contenders.into_iter().filter(|job| *job != kept).collect(),
+            ..group
+        };
+        let cancelled: Vec<JobId> =
+            self.cancel_group(&others).await?.into_iter().map(|(job, _)| job).collect();
+        self.wait(&cancelled, Until::All, CANCEL_TIMEOUT).await?;
+        let mut discarded = Vec::new();
+        for job in others.contenders {
+            match self.discard(job).await {
+                Ok(()) => discarded.push(job),
+                // Without changes, already applied or discarded, or removed by retention.
+                Err(
+                    CallError::NoCheckout { .. }
+                    | CallError::ChangesState { .. }
+                    | CallError::NoSuchJob { .. },
+                ) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(discarded)
+    }
+
+    /// Removes the checkout that another contender has created for a job, if the job ended before its agent started.
+    pub(super) async fn remove_unused_checkout(&self, job: JobId) {
+        let files = self.files(job);
+        let removed = tokio::task::spawn_blocking(move || {
+            let checkout = JobCheckout::read(&files).filter(|checkout| checkout.belongs_to(job));
+            match checkout {
+                Some(checkout) if files.newest_run().is_none() => checkouts::remove_unused(&checkout, &files),
+                _ => Ok(()),
+            }
+        });
+        if let Ok(Err(error)) = removed.await {
+            tracing::warn!(%job, %error, "cannot remove the unused checkout");
+        }
+    }
+}
+
+/// Returns the calls of a group, those of the reviewers last.
+fn plan_calls(request: &GroupRequest) -> Result<Vec<CallSpec>, GroupError> {
+    let GroupRequest { base, kind, contenders, judge } = request;
+    let given = contenders.len();
+    if !(MIN_CONTENDERS..=MAX_CONTENDERS).contains(&given) {
+        return Err(GroupError::Size { given });
+    }
+    let call = &base.call;
+    if call.session != SessionChoice::New {
+        return Err(GroupError::Session);
+    }
+    let with_agent = |call: &CallSpec, choice: &AgentChoice| CallSpec {
+        agent: choice.agent,
+        model: choice.model.clone(),
+        ..call.clone()
+    };
+    let review = CallSpec {
+        mode: Mode::Observe,
+        worktree: Some(false),
+        verify: None,
+        expect_changes: false,
+        // The answer of a reviewer has a form of its own.
+        output_schema: None,
+        ..call.clone()
+    };
+    let (contender, reviewers) = match kind {
+        GroupKind::Race => {
+            if !call.add_dirs.is_empty() {
+                return Err(GroupError::SharedDirectories);
+            }
+            let contender = CallSpec { worktree: Some(true), ..call.clone() };
+            // The order is reversed for the second.
+            (contender, judge.iter().chain(judge).collect::<Vec<_>>())
+        }
+        GroupKind::Answers => {
+            if call.verify.is_some() || call.expect_changes || call.worktree == Some(true) {
+                return Err(GroupError::ReadOnly);
+            }
+            let contender = CallSpec { mode: Mode::Observe, worktree: Some(false), ..call.clone() };
+            (contender, judge.as_ref().or(contenders.first()).into_iter().collect())
+        }
+    };
+    let contenders = contenders.iter().map(|choice| with_agent(&contender, choice));
+    Ok(contenders.chain(reviewers.into_iter().map(|choice| with_agent(&review, choice))).collect())
+}
+
+/// Builds the report of a group from the answers of its jobs.
+fn report(group: &JobGroup, answers: &BTreeMap<JobId, Answer>) -> GroupReport {
+    let is_eligible = |index: usize| {
+        let answer = group.contenders.get(index).and_then(|job| answers.get(job));
+        answer.is_some_and(|answer| {
+            answer.status == JobStatus::Completed
+                && answer.changes.as_ref().is_some_and(|changes| changes.files_changed > 0)
+        })
+    };
+    let reviews: Vec<Review> = group.reviewers.iter().map(|job| read_review(answers.get(job))).collect();
+    let contenders = group.contenders.iter().enumerate().filter_map(|(index, job)| {
+        let answer = answers.get(job)?.clone();
+        let others =
+            group.contenders.iter().filter(|other| *other != job).filter_map(|other| answers.get(other));
+        let overlaps = find_overlaps(&answer, others);
+        let number = u32::try_from(index + 1).unwrap_or(u32::MAX);
+        Some(Contender { number, activity: None, overlaps, answer })
+    });
+    GroupReport {
+        group_id: group.id().map(|id| id.to_string()).unwrap_or_default(),
+        kind: group.kind.name().to_owned(),
+        has_ended: answers.values().all(|answer| answer.status.is_final()),
+        contenders: contenders.collect(),
+        verdict: combine_reviews(group, &reviews, is_eligible),
+        reviews: group.reviewers.iter().filter_map(|job| answers.get(job).cloned()).collect(),
+    }
+}
+
+fn read_review(answer: Option<&Answer>) -> Review {
+    match answer {
+        Some(answer) if answer.status == JobStatus::Completed => Review::Answered(answer.output.clone()),
+        Some(answer) if !answer.status.is_final() => Review::Pending,
+        Some(answer) => {
+            let reason = answer.error.as_ref().map(|error| error.message.clone());
+            Review::Failed { reason: reason.unwrap_or_else(|| answer.status.as_str().to_owned()) }
+        }
+        None => Review::Failed { reason: "its job was removed".to_owned() },
+    }
+}
+
+/// Returns the files of a contender that others have changed, too.
+fn find_overlaps<'a>(answer: &Answer, others: impl Iterator<Item = &'a Answer>) -> Vec<String> {
+    let paths = |changes: &Changes| -> BTreeSet<String> {
+        changes.files.iter().flat_map(|file| [Some(file.path.clone()), file.from.clone()]).flatten().collect()
+    };
+    let theirs: BTreeSet<String> =
+        others.filter_map(|other| other.changes.as_ref()).flat_map(paths).collect();
+    let own = answer.changes.as_ref().map(paths).unwrap_or_default();
+    own.intersection(&theirs).take(MAX_OVERLAPS).cloned().collect()
+}
