@@ -37,7 +37,9 @@ pub struct BranchRequest<'a> {
     pub name: &'a str,
     /// The message of the commit with the changes of the job.
     pub message: &'a str,
-    /// Fails if the branch exists.
+    /// The job, for the reflog of the branch.
+    pub job: &'a str,
+    /// Fails if the branch exists, unless its reflog names the same job: a process that was killed has created it.
     pub is_new: bool,
 }
 
@@ -234,17 +236,26 @@ impl Publisher<'_> {
         }
         let git = Git { git_dir: repository.common_dir().to_owned(), ..self.git.clone() };
         let name = format!("refs/heads/{}", self.request.name);
-        let mut args = vec!["--create-reflog", &name, commit];
-        let none = "0".repeat(self.git.id_length);
-        if self.request.is_new {
-            let (status, _) =
-                git.command("rev-parse").args(["--verify", "-q", &name]).run_accepting(|code| code < 128)?;
-            if status == 0 {
-                return Err(ChangesError::BranchExists { name: self.request.name.to_owned() });
-            }
-            args.push(&none);
-        }
+        let reason = format!("switchboard: job {}", self.request.job);
+        let mut args = vec!["--create-reflog", "-m", &reason, &name, commit];
+        let old =
+            if self.request.is_new { Some(self.replaceable_commit(&git, &name, &reason)?) } else { None };
+        args.extend(old.as_deref());
         git.command("update-ref").args(args).run().map(drop)
+    }
+
+    /// Returns the commit that a new branch replaces: none, or that of a process that was killed before it could store the name.
+    fn replaceable_commit(&self, git: &Git, name: &str, reason: &str) -> Result<String, ChangesError> {
+        let existing = git.command("rev-parse").args(["--verify", "-q", name]);
+        let (status, commit) = existing.run_accepting(|code| code < 128)?;
+        if status != 0 {
+            return Ok("0".repeat(self.git.id_length));
+        }
+        let last = git.command("reflog").args(["show", "-n1", "--format=%gs", name, "--"]).run()?;
+        if last.trim_ascii() != reason.as_bytes() {
+            return Err(ChangesError::BranchExists { name: self.request.name.to_owned() });
+        }
+        Ok(String::from_utf8_lossy(&commit).trim().to_owned())
     }
 }
 

@@ -63,7 +63,8 @@ fn publish_branch(
             checkout.branch = Some(Branch { name, commit: None });
         }
         let Some(Branch { name, .. }) = &checkout.branch else { break None };
-        let request = BranchRequest { repository: &checkout.source, name, message: &message, is_new };
+        let request =
+            BranchRequest { repository: &checkout.source, name, message: &message, job: &id, is_new };
         match record.publish(request, LIMIT) {
             Err(ChangesError::BranchExists { .. }) => is_new = true,
             Err(error) => {

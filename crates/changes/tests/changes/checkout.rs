@@ -59,7 +59,7 @@ impl Checkout {
     fn publish_as(&self, is_new: bool) -> Result<Option<String>, ChangesError> {
         let repository = self.user.repository();
         let name = "switchboard/1";
-        let request = BranchRequest { repository: &repository, name, message: "Job 1\n", is_new };
+        let request = BranchRequest { repository: &repository, name, message: "Job 1\n", job: "1", is_new };
         self.job.record.publish(request, LIMIT)
     }
 
@@ -498,6 +498,20 @@ fn new_branch_replaces_no_other() {
     assert_eq!(checkout.user.git(["rev-parse", "switchboard/1"]), before);
     checkout.user.git(["branch", "-D", "switchboard/1"]);
     assert!(checkout.publish_as(true).unwrap().is_some());
+}
+
+#[test]
+fn branch_of_a_killed_publication_is_replaced() {
+    let checkout = Checkout::new(Project::new(&[("a.txt", "a\n")]));
+    checkout.record_job(|| checkout.job.write("a.txt", "b\n"));
+    // Its caller was killed before it could store the name.
+    assert!(checkout.publish_as(true).unwrap().is_some());
+    let commit = checkout.publish_as(true).unwrap().unwrap();
+    assert_eq!(checkout.user.git(["rev-parse", "switchboard/1"]).trim(), commit);
+    assert_eq!(checkout.user.git(["branch", "--list", "switchboard/*"]).lines().count(), 1);
+    // The user has moved it since.
+    checkout.user.git(["branch", "-f", "switchboard/1", "HEAD"]);
+    assert!(matches!(checkout.publish_as(true), Err(ChangesError::BranchExists { .. })));
 }
 
 #[test]
