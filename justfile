@@ -141,7 +141,9 @@ bench-store *ARGS:
     scripts/surreal-server
     cargo bench --locked -p store --bench store -- --save --work {{ target }} --work /dev/shm {{ ARGS }}
 
-# Kills the daemon 100 times while 20 calls run, once below the job service and once below real hosts, and drains 1,000 queued jobs.
+# Kills the daemon 100 times while 20 calls run, once below the job service and once below real hosts, and drains 1,000 queued jobs. Kills
+# daemons and supervisors in 50 races.
 kills:
     NEXTEST_PROFILE=campaign CALLS_KILLS=100 CALLS_QUEUED=1000 ./test -p calls
     NEXTEST_PROFILE=campaign CALLS_KILLS=100 ./test -p switchboard --test e2e kills
+    NEXTEST_PROFILE=campaign RACE_KILLS=50 ./test -p switchboard --test e2e race_kills

@@ -29,8 +29,10 @@ pub use greeting::{
 pub use home::{HOME_VARIABLE, HomeError, SwitchboardHome};
 pub use lock::{DaemonLock, LockHolder, is_locked, try_lock_file};
 pub use reply::{
-    ApplyReply, ConflictEntry, DaemonPhase, DaemonReply, DaemonStatus, ErrorCategory, HttpStatus,
-    JobListEntry, OpenChangesEntry, ReplyLine, RestoredEntry, SubmitReply, event_to_json, is_waiting_event,
-    waiting_event,
+    ApplyReply, CancelledEntry, ConflictEntry, DaemonPhase, DaemonReply, DaemonStatus, ErrorCategory,
+    HttpStatus, JobListEntry, OpenChangesEntry, ReplyLine, RestoredEntry, SubmitGroupReply, SubmitReply,
+    event_to_json, is_waiting_event, waiting_event,
 };
-pub use request::{DaemonRequest, JobQuery, OutputStream, SelectedFiles, StopMode, SubmitRequest};
+pub use request::{
+    DaemonRequest, JobQuery, OutputStream, SelectedFiles, StopMode, SubmitGroupRequest, SubmitRequest,
+};

@@ -117,6 +117,25 @@ pub enum DaemonReply<A> {
     /// The call was submitted.
     #[serde(rename = "placed")]
     Submitted(SubmitReply),
+    /// A group was submitted.
+    GroupSubmitted(SubmitGroupReply),
+    /// The state of a group.
+    Group {
+        /// The `calls::GroupReport`.
+        report: Value,
+    },
+    /// The unfinished jobs of a group are being cancelled, or are cancelled.
+    GroupCancelled {
+        /// The group.
+        group_id: String,
+        /// These jobs.
+        jobs: Vec<CancelledEntry>,
+    },
+    /// The open changes of the other contenders were discarded.
+    OthersDiscarded {
+        /// The jobs with these changes.
+        job_ids: Vec<String>,
+    },
     /// A run of a job has started.
     Run {
         /// The number of the run, from 1.
@@ -157,15 +176,8 @@ pub enum DaemonReply<A> {
         /// The number of jobs that match, listed or not.
         total: u64,
     },
-    /// A job is being canceled, or is canceled.
-    Cancelled {
-        /// The job.
-        job_id: String,
-        /// The state before the request.
-        previous: StateName,
-        /// The state now. A job that is still running is being stopped.
-        now: StateName,
-    },
+    /// A job is being cancelled, or is cancelled.
+    Cancelled(CancelledEntry),
     /// The changes of a job in its git worktree.
     Changes {
         /// The job.
@@ -303,6 +315,28 @@ pub struct SubmitReply {
     /// The number of secrets that were removed from its texts.
     #[serde(default)]
     pub redactions: usize,
+}
+
+/// A submitted group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmitGroupReply {
+    /// The group.
+    pub group_id: String,
+    /// The jobs that work on the task.
+    pub contenders: Vec<SubmitReply>,
+    /// The jobs that compare the results.
+    pub reviewers: Vec<SubmitReply>,
+}
+
+/// A job that is being cancelled, or is cancelled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelledEntry {
+    /// The job.
+    pub job_id: String,
+    /// The state before the request.
+    pub previous: StateName,
+    /// The state now. A job that is still running is being stopped.
+    pub now: StateName,
 }
 
 /// A job in a list.

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use model::{AgentKind, ApplyTarget, CallSpec, StateName, exact_path};
+use model::{AgentChoice, AgentKind, ApplyTarget, CallSpec, GroupKind, StateName, exact_path};
 use serde::{Deserialize, Serialize};
 
-/// A request of a command. Jobs are named by their id or a unique prefix of it.
+/// A request of a command. Jobs and groups are named by their id or a unique prefix of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum DaemonRequest {
@@ -22,6 +22,8 @@ pub enum DaemonRequest {
     /// Submits a call.
     #[serde(rename = "place")]
     Submit(Box<SubmitRequest>),
+    /// Submits several calls for one task.
+    SubmitGroup(Box<SubmitGroupRequest>),
     /// Streams the events of a job from its start; the last line is its answer.
     Follow {
         /// The job.
@@ -45,7 +47,7 @@ pub enum DaemonRequest {
     },
     /// Waits until jobs have ended.
     Wait {
-        /// The jobs.
+        /// The jobs. A group stands for its jobs.
         jobs: Vec<String>,
         /// Returns when the first of them has ended.
         any: bool,
@@ -54,6 +56,23 @@ pub enum DaemonRequest {
     },
     /// Cancels a job.
     Cancel {
+        /// The job.
+        job: String,
+    },
+    /// Returns the state of a group.
+    Group {
+        /// The group.
+        group: String,
+        /// The maximum number of characters of each answer; `None` for all of it.
+        max_chars: Option<usize>,
+    },
+    /// Cancels the unfinished jobs of a group.
+    CancelGroup {
+        /// The group.
+        group: String,
+    },
+    /// Cancels the unfinished other jobs of the group of a job, and discards the open changes of the other contenders.
+    DiscardOthers {
         /// The job.
         job: String,
     },
@@ -138,6 +157,7 @@ impl DaemonRequest {
             | Self::Apply { job, .. }
             | Self::Discard { job }
             | Self::Checkout { job }
+            | Self::DiscardOthers { job }
             | Self::Retry { job } => Some(job),
             Self::Wait { jobs, .. } => jobs.first().filter(|_| jobs.len() == 1).map(String::as_str),
             _ => None,
@@ -189,6 +209,19 @@ pub struct SubmitRequest {
     pub key: String,
     /// Is true if the caller does not wait for the answer.
     pub background: bool,
+}
+
+/// A task for several agents.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SubmitGroupRequest {
+    /// The purpose.
+    pub kind: GroupKind,
+    /// The call that all of them get, except for agent and model.
+    pub base: SubmitRequest,
+    /// The agents.
+    pub contenders: Vec<AgentChoice>,
+    /// The agent that compares the results.
+    pub judge: Option<AgentChoice>,
 }
 
 /// A filter for jobs. `None` and an empty list match all jobs.

@@ -15,9 +15,6 @@ use crate::follow::{CtrlC, check_job_output, follow};
 use crate::view::{OutputMode, View};
 use crate::{call_spec, directory_links, machine, output};
 
-/// The variable of the setting `sandbox.ceiling`.
-const CEILING_VARIABLE: &str = "SWITCHBOARD_SANDBOX_CEILING";
-
 /// Submits the call, waits for its answer, and derives the exit code from it.
 pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     let environment = ProcessEnvironment::current();
@@ -25,17 +22,10 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     let config = Config::read(Some(connector.home()), &environment, &[])?;
     let mut call = call_spec::build(args, &config)?;
     let lookup = machine::agent_lookup(&environment, Some(connector.home()), &config);
-    directory_links::check(args, &lookup, &environment)?;
-    // The daemon applies the ceiling of the configuration file. It does not see a variable of this shell.
-    if environment.get(CEILING_VARIABLE).is_some() {
-        let requested = call.requested_preset();
-        call.policy = call.policy.within(&config.sandbox.ceiling);
-        if let Some(note) = calls::ceiling_note(requested, call.requested_preset().name()) {
-            output::aside(&format!("note: {note}"));
-        }
-    }
+    directory_links::check(&args.options, &lookup, &environment)?;
+    call_spec::apply_ceiling(&mut call, &environment, &config);
     // By default, every directory is its own task, so that `--continue` resumes the session of the working directory.
-    let task = args.task.clone().unwrap_or_else(|| call.cwd.to_string_lossy().into_owned());
+    let task = args.options.task.clone().unwrap_or_else(|| call.cwd.to_string_lossy().into_owned());
     let key = uuid::Uuid::now_v7().to_string();
     let (agent, directory) = (call.agent, call.cwd.clone());
     let submit = SubmitRequest { call, task, key, background: args.background };

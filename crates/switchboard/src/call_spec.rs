@@ -1,63 +1,95 @@
-//! Builds the specification of a call from the arguments of `switchboard call`.
+//! Builds the specification of a call from the arguments of `switchboard call` and `switchboard race`.
 
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use agents::{LaunchError, PromptLimit};
 use model::{AgentKind, CallPolicy, CallSpec, Limits, Mode, Preset, Requirement, SessionChoice, VerifySpec};
+use protocol::ProcessEnvironment;
 
-use crate::cli::CallArgs;
+use crate::cli::{CallArgs, CallOptions, RaceArgs};
 use crate::config::Config;
 use crate::exit_status::ExitStatus;
 use crate::failure::CommandError;
 use crate::output;
 use crate::view::OutputMode;
 
-/// Builds the specification. Reads the prompt from stdin if the arguments name none.
+/// The variable of the setting `sandbox.ceiling`.
+const CEILING_VARIABLE: &str = "SWITCHBOARD_SANDBOX_CEILING";
+
+/// Builds the specification of a call. Reads the prompt from stdin if the arguments name none.
 pub fn build(args: &CallArgs, config: &Config) -> Result<CallSpec, CallSpecError> {
-    let cwd = resolve_directory("--cwd", &args.cwd)?;
-    let add_dirs = args.add_dir.iter().map(|directory| resolve_directory("--add-dir", directory));
-    let add_dirs = add_dirs.collect::<Result<_, _>>()?;
-    if let Some(policy) = args.policy.filter(|policy| args.observe && policy.contradicts_observe()) {
+    if let Some(policy) = args.options.policy.filter(|policy| args.observe && policy.contradicts_observe()) {
         return Err(CallSpecError::ObserveWrites { policy });
     }
     if args.worktree && args.direct {
         return Err(CallSpecError::DirectCheckout);
     }
+    let call = build_shared(&args.options, args.agent, config)?;
     let session = match (&args.session, args.go_on) {
         (Some(id), _) => SessionChoice::Resume(id.clone()),
         (None, true) => SessionChoice::ContinueLatest,
         (None, false) => SessionChoice::New,
     };
     let worktree = match (args.worktree, args.no_worktree) {
-        (false, false) => configured_worktree(args, config, &cwd, &session),
+        (false, false) => configured_worktree(args, config, &call.cwd, &session),
         (worktree, _) => Some(worktree),
     };
-    let call = CallSpec {
-        add_dirs,
+    Ok(CallSpec {
         worktree,
-        verify: args.verify.as_ref().map(|command| VerifySpec {
-            command: command.clone(),
-            repairs: args.repair,
-            protect: args.verify_protect.clone(),
-        }),
-        expect_changes: args.expect_changes,
         model: args.model.clone(),
         session,
         mode: if args.observe { Mode::Observe } else { Mode::Execute },
-        max_turns: args.max_turns,
         watched: !args.background && OutputMode::from_args(args).is_watched(),
-        policy: policy(args, config),
+        ..call
+    })
+}
+
+/// Builds the call that all agents of a race get. `agent` is one of them.
+pub fn build_race(args: &RaceArgs, agent: AgentKind, config: &Config) -> Result<CallSpec, CallSpecError> {
+    if let Some(policy) = args.options.policy.filter(|policy| args.observe && policy.contradicts_observe()) {
+        return Err(CallSpecError::ObserveWrites { policy });
+    }
+    build_shared(&args.options, agent, config)
+}
+
+/// Builds a call from the options that do not depend on the agent.
+fn build_shared(options: &CallOptions, agent: AgentKind, config: &Config) -> Result<CallSpec, CallSpecError> {
+    let cwd = resolve_directory("--cwd", &options.cwd)?;
+    let add_dirs = options.add_dir.iter().map(|directory| resolve_directory("--add-dir", directory));
+    let add_dirs = add_dirs.collect::<Result<_, _>>()?;
+    let call = CallSpec {
+        add_dirs,
+        verify: options.verify.as_ref().map(|command| VerifySpec {
+            command: command.clone(),
+            repairs: options.repair,
+            protect: options.verify_protect.clone(),
+        }),
+        expect_changes: options.expect_changes,
+        max_turns: options.max_turns,
+        policy: policy(options, config),
         limits: Limits {
-            wall: Some(args.timeout.unwrap_or(config.limits.timeout)),
-            idle: args.idle.or(config.limits.idle),
-            start: args.start.or(config.limits.start),
+            wall: Some(options.timeout.unwrap_or(config.limits.timeout)),
+            idle: options.idle.or(config.limits.idle),
+            start: options.start.or(config.limits.start),
             ..Limits::default()
         },
-        ..CallSpec::new(args.agent, read_prompt(args)?, cwd)
+        ..CallSpec::new(agent, read_prompt(options.prompt.as_deref(), agent)?, cwd)
     };
-    let trusted = args.trust_workspace || config.sandbox.trust_workspaces;
+    let trusted = options.trust_workspace || config.sandbox.trust_workspaces;
     Ok(if trusted { call.with_trusted_workspace() } else { call })
+}
+
+/// Applies the ceiling of the environment. The daemon applies that of the configuration file, and does not see a variable of this shell.
+pub fn apply_ceiling(call: &mut CallSpec, environment: &ProcessEnvironment, config: &Config) {
+    if environment.get(CEILING_VARIABLE).is_none() {
+        return;
+    }
+    let requested = call.requested_preset();
+    call.policy = call.policy.within(&config.sandbox.ceiling);
+    if let Some(note) = calls::ceiling_note(requested, call.requested_preset().name()) {
+        output::aside(&format!("note: {note}"));
+    }
 }
 
 /// Returns the choice of the configuration for the repository around a directory. The daemon may have started before it was made.
@@ -69,7 +101,7 @@ fn configured_worktree(
 ) -> Option<bool> {
     let may_have_one = !args.direct && !args.observe && *session == SessionChoice::New;
     let repository = config.repository_around(cwd).filter(|_| may_have_one)?;
-    (repository.worktree && policy(args, config).preset.writes()).then_some(true)
+    (repository.worktree && policy(&args.options, config).preset.writes()).then_some(true)
 }
 
 /// Resolves a directory that an option names.
@@ -85,23 +117,23 @@ fn resolve_directory(option: &'static str, directory: &Path) -> Result<PathBuf, 
 }
 
 /// Returns the policy of the arguments, completed by the configuration.
-fn policy(args: &CallArgs, config: &Config) -> CallPolicy {
+fn policy(options: &CallOptions, config: &Config) -> CallPolicy {
     let default = config.sandbox.policy.clone();
-    let requirement = match (args.require, args.best_effort) {
+    let requirement = match (options.require, options.best_effort) {
         (true, _) => Requirement::Require,
         (false, true) => Requirement::BestEffort,
         (false, false) => default.requirement,
     };
     CallPolicy {
-        preset: args.policy.unwrap_or(default.preset),
-        network: args.network.clone().unwrap_or(default.network),
+        preset: options.policy.unwrap_or(default.preset),
+        network: options.network.clone().unwrap_or(default.network),
         requirement,
         ..default
     }
 }
 
-fn read_prompt(args: &CallArgs) -> Result<String, CallSpecError> {
-    match args.prompt.as_deref() {
+fn read_prompt(prompt: Option<&str>, agent: AgentKind) -> Result<String, CallSpecError> {
+    match prompt {
         None | Some("-") => {
             if io::stdin().is_terminal() {
                 output::aside(
@@ -113,7 +145,7 @@ fn read_prompt(args: &CallArgs) -> Result<String, CallSpecError> {
             // Stdin may be endless, so the real size of an oversized prompt stays unknown.
             io::stdin().lock().take(limit).read_to_end(&mut bytes).map_err(CallSpecError::Prompt)?;
             if bytes.len() > agents::MAX_PROMPT_BYTES {
-                return Err(CallSpecError::PromptTooLong { agent: args.agent });
+                return Err(CallSpecError::PromptTooLong { agent });
             }
             String::from_utf8(bytes).map_err(|_| CallSpecError::PromptNotUtf8)
         }

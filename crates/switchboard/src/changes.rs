@@ -217,7 +217,7 @@ fn describe_place(checkout: &PrivateCheckout, job: &str) -> String {
 }
 
 /// Describes the files that others have changed, too.
-fn describe_collisions(collisions: &[Collision]) -> Option<String> {
+pub fn describe_collisions(collisions: &[Collision]) -> Option<String> {
     let one = |collision: &Collision| {
         let path = strip_control(&collision.path);
         match (&collision.job_id, &collision.conflict) {
@@ -231,7 +231,7 @@ fn describe_collisions(collisions: &[Collision]) -> Option<String> {
 }
 
 /// Joins the first items of a list; `None` if it is empty.
-fn list_first(items: &[String], separator: &str) -> Option<String> {
+pub fn list_first(items: &[String], separator: &str) -> Option<String> {
     let (first, others) = items.split_at(items.len().min(MAX_LISTED));
     let others = (!others.is_empty()).then(|| format!("{} more", others.len()));
     let listed: Vec<&str> = first.iter().chain(&others).map(String::as_str).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use model::{AgentKind, BadName, Network, Preset, SessionId, StateName};
+use model::{AgentChoice, AgentKind, BadName, Network, Preset, SessionId, StateName};
 
 use crate::exit_status::ExitStatus;
 use render::duration;
@@ -51,6 +51,10 @@ pub enum Command {
     Apply(ApplyChanges),
     /// Discard the changes of jobs in private checkouts
     Discard(DiscardChanges),
+    /// Give one task to several agents and compare the results
+    Race(Box<RaceArgs>),
+    /// Apply the changes of one agent of a race and discard the others
+    Keep(KeepChanges),
     /// Wait for jobs to finish
     Wait(Wait),
     /// Cancel jobs and kill their process trees
@@ -96,14 +100,8 @@ pub struct CallArgs {
     /// Agent: claude, codex, gemini, or rehearsal (scripted, needs no account)
     #[arg(value_parser = one_of::<AgentKind>(&AgentKind::ALL.map(AgentKind::name)), ignore_case = true, hide_possible_values = true)]
     pub agent: AgentKind,
-    /// Prompt; reads stdin if omitted or `-`
-    pub prompt: Option<String>,
-    /// Working directory of the agent
-    #[arg(long, value_name = "DIRECTORY", default_value = ".")]
-    pub cwd: PathBuf,
-    /// Additional directory the agent may work in; repeatable
-    #[arg(long, value_name = "DIRECTORY")]
-    pub add_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub options: CallOptions,
     /// Work in a private checkout of the repository; `apply` brings the changes back
     ///
     /// The checkout has the files of your worktree, uncommitted and untracked ones included.
@@ -112,20 +110,6 @@ pub struct CallArgs {
     /// Work in the directory itself, even if the configuration sets `worktree`
     #[arg(long)]
     pub no_worktree: bool,
-    /// Command that verifies the work afterwards, such as `just test`
-    ///
-    /// It runs with `sh -c` in the same sandbox and directory, after the agent has reported success. The call is completed only if it exits with 0.
-    #[arg(long, value_name = "COMMAND", conflicts_with = "direct")]
-    pub verify: Option<String>,
-    /// Send a failed verification back to the agent, at most N times
-    #[arg(long, value_name = "N", requires = "verify", default_value_t = 0, hide_default_value = true)]
-    pub repair: u32,
-    /// Restore changed files that match this glob before each verification; repeatable
-    #[arg(long, value_name = "GLOB", requires = "verify")]
-    pub verify_protect: Vec<String>,
-    /// Fail if the agent reports success without changing a file
-    #[arg(long, conflicts_with = "direct")]
-    pub expect_changes: bool,
     /// Model: an alias such as opus, or a full name [default: the agent's choice]
     #[arg(long)]
     pub model: Option<String>,
@@ -140,6 +124,51 @@ pub struct CallArgs {
     /// Conflicts with the policies workspace and restricted. `--policy observe` is also read-only, but claude and gemini keep their shell.
     #[arg(long)]
     pub observe: bool,
+    /// Stop waiting after this long; the job keeps running
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub wait: Option<Duration>,
+    /// Print the job id and its file paths, and return immediately
+    #[arg(long, conflicts_with = "wait")]
+    pub background: bool,
+    /// Run without the daemon; no job is recorded
+    ///
+    /// With --continue, the agent itself chooses the session.
+    #[arg(long, conflicts_with_all = ["background", "wait", "task", "verify", "expect_changes"])]
+    pub direct: bool,
+    /// Print the result as JSON
+    #[arg(long, conflicts_with = "events")]
+    pub json: bool,
+    /// Stream events as JSON lines; the last line is the result
+    #[arg(long)]
+    pub events: bool,
+}
+
+/// The options of a call that do not depend on the agent.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub struct CallOptions {
+    /// Prompt; reads stdin if omitted or `-`
+    pub prompt: Option<String>,
+    /// Working directory of the agent
+    #[arg(long, value_name = "DIRECTORY", default_value = ".")]
+    pub cwd: PathBuf,
+    /// Additional directory the agent may work in; repeatable
+    #[arg(long, value_name = "DIRECTORY")]
+    pub add_dir: Vec<PathBuf>,
+    /// Command that verifies the work afterwards, such as `just test`
+    ///
+    /// It runs with `sh -c` in the same sandbox and directory, after the agent has reported success. The call is completed only if it exits with 0.
+    #[arg(long, value_name = "COMMAND")]
+    pub verify: Option<String>,
+    /// Send a failed verification back to the agent, at most N times
+    #[arg(long, value_name = "N", requires = "verify", default_value_t = 0, hide_default_value = true)]
+    pub repair: u32,
+    /// Restore changed files that match this glob before each verification; repeatable
+    #[arg(long, value_name = "GLOB", requires = "verify")]
+    pub verify_protect: Vec<String>,
+    /// Fail if the agent reports success without changing a file
+    #[arg(long)]
+    pub expect_changes: bool,
     /// Sandbox policy: off, workspace, observe, restricted, sealed [default: workspace]
     #[arg(long, value_name = "POLICY", value_parser = one_of::<Preset>(&Preset::ALL.map(Preset::name)), hide_possible_values = true)]
     pub policy: Option<Preset>,
@@ -176,23 +205,65 @@ pub struct CallArgs {
     /// Task name, for lists and --continue [default: the working directory]
     #[arg(long, value_name = "NAME")]
     pub task: Option<String>,
-    /// Stop waiting after this long; the job keeps running
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each agent works in a private checkout of the same files; nothing changes in your worktree until you run `switchboard keep ID`. \
+                        --verify runs in each checkout.\n\
+                        The judge sees the patches of the completed calls without the names of the agents, once in a shuffled order and once in the \
+                        reversed order. Its verdict counts only if both agree.\n\
+                        `status`, `wait` and `cancel` accept the id of the group. Press Ctrl-C to cancel all its calls; press it again to detach.\n\
+                        Exit codes: 0 an agent completed the task (with --observe: the answers were combined), 7 still running, otherwise that of the \
+                        first agent (see `switchboard call --help`)."
+)]
+pub struct RaceArgs {
+    /// Two to eight agents, such as claude,codex,codex:MODEL
+    ///
+    /// claude, codex, gemini or rehearsal, each with or without a model. An agent can occur several times.
+    #[arg(long, value_name = "AGENTS", value_delimiter = ',', required = true)]
+    pub with: Vec<AgentChoice>,
+    /// Agent that compares the results, with or without a model
+    ///
+    /// With --observe it combines the answers; the default is then the first agent.
+    #[arg(long, value_name = "AGENT")]
+    pub judge: Option<AgentChoice>,
+    /// Read-only: ask for independent answers, then combine them into one
+    ///
+    /// The combined answer starts with the disagreements.
+    #[arg(long, conflicts_with_all = ["verify", "expect_changes"])]
+    pub observe: bool,
+    #[command(flatten)]
+    pub options: CallOptions,
+    /// Stop waiting after this long; the jobs keep running
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub wait: Option<Duration>,
-    /// Print the job id and its file paths, and return immediately
+    /// Print the id of the group, and return immediately
     #[arg(long, conflicts_with = "wait")]
     pub background: bool,
-    /// Run without the daemon; no job is recorded
-    ///
-    /// With --continue, the agent itself chooses the session.
-    #[arg(long, conflicts_with_all = ["background", "wait", "task"])]
-    pub direct: bool,
-    /// Print the result as JSON
-    #[arg(long, conflicts_with = "events")]
-    pub json: bool,
-    /// Stream events as JSON lines; the last line is the result
+    /// Print the report as JSON
     #[arg(long)]
-    pub events: bool,
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Applies the changes like `switchboard apply`. Then it asks whether to cancel the other agents that still run and to discard the \
+                        changes of the others; if stdin or stderr is not a terminal, it does so only with --yes.\n\
+                        Exit codes: 0 the changes are applied, 1 there are conflicts, 2 no such job, not part of a race, or changes already discarded."
+)]
+pub struct KeepChanges {
+    /// Job id or unique prefix
+    pub id: String,
+    /// Discard the changes of the others without asking
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Also stage the applied files
+    #[arg(long, conflicts_with = "commit")]
+    pub index: bool,
+    /// Also commit the applied files on the current branch, without hooks and signature
+    #[arg(long)]
+    pub commit: bool,
 }
 
 #[derive(Debug, Args)]
@@ -231,10 +302,12 @@ pub struct Serve {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes for a job: see `switchboard call --help`; 2 no such job.\n\
-                        Exit codes for the daemon: 0 running, 1 not running.")]
+#[command(
+    after_help = "Exit codes for a job: see `switchboard call --help`; for a group: see `switchboard race --help`; 2 no such job.\n\
+                        Exit codes for the daemon: 0 running, 1 not running."
+)]
 pub struct Look {
-    /// Job id or unique prefix; omit to show the daemon
+    /// Id of a job or a group, or a unique prefix; omit to show the daemon
     pub id: Option<String>,
     /// Print the status as JSON
     #[arg(long)]
@@ -381,10 +454,11 @@ pub struct DiscardChanges {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit codes: 0 if all finished jobs completed, otherwise the exit code of the first that did not \
-                        (see `switchboard call --help`); 7 timed out while jobs were running; 2 no such job."
+                        (see `switchboard call --help`; for a group, `switchboard race --help`); 7 timed out while jobs were running; \
+                        2 no such job."
 )]
 pub struct Wait {
-    /// Job ids or unique prefixes
+    /// Ids of jobs or groups, or unique prefixes
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// Return as soon as one job has finished
@@ -403,7 +477,7 @@ pub struct Wait {
     after_help = "Exit codes: 0 all jobs are cancelled or being stopped, 2 a job does not exist or had already finished."
 )]
 pub struct Cancel {
-    /// Job ids or unique prefixes
+    /// Ids of jobs or groups, or unique prefixes
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// Print the result for each job as a line of JSON

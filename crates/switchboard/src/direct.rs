@@ -40,7 +40,7 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     }
     let directory = home.new_job_directory();
     let lookup = machine::agent_lookup(&environment, Some(&home), &config);
-    directory_links::check(args, &lookup, &environment)?;
+    directory_links::check(&args.options, &lookup, &environment)?;
     let private_directory = supervisor::Spool::at(&directory).private();
     let premises = machine::premises(&home, &config);
     let setup = setup(&spec, lookup, config, private_directory, premises)?;

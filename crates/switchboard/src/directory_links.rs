@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use agents::doctor::{EscapingLink, Lookup};
 use protocol::ProcessEnvironment;
 
-use crate::cli::CallArgs;
+use crate::cli::CallOptions;
 
 /// Checks `--cwd` and `--add-dir`.
-pub fn check(args: &CallArgs, lookup: &Lookup, environment: &ProcessEnvironment) -> Result<(), EscapingLink> {
-    let mut directories = [&args.cwd].into_iter().chain(&args.add_dir);
+pub fn check(
+    options: &CallOptions,
+    lookup: &Lookup,
+    environment: &ProcessEnvironment,
+) -> Result<(), EscapingLink> {
+    let mut directories = [&options.cwd].into_iter().chain(&options.add_dir);
     directories.try_for_each(|directory| lookup.check_links(&absolute(directory, environment)))
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use agents::{ParseLimits, Parser};
 use calls::{Answer, JobStatus};
+use model::GroupId;
 use protocol::{
     DaemonConnector, DaemonRequest, JobListEntry, JobQuery, OutputStream, RequestError, event_to_json,
 };
@@ -22,7 +23,7 @@ use crate::exit_status::ExitStatus;
 use crate::failure::CommandFailure;
 use crate::follow::{CtrlC, check_job_output, follow};
 use crate::view::{OutputMode, View};
-use crate::{checkouts, cli, output, style};
+use crate::{checkouts, cli, groups, output, style};
 
 /// The poll interval of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -117,6 +118,9 @@ fn print_answer(answer: &Answer, checkout: Option<&str>) {
     }
     if let Some(directory) = &answer.cwd {
         line("directory", directory);
+    }
+    if let Some(group) = &answer.group_id {
+        line("group", group);
     }
     // Without a name, the task is the directory.
     if answer.cwd.as_ref() != Some(&answer.task_name) {
@@ -253,34 +257,37 @@ pub fn wait(args: &cli::Wait) -> Result<ExitCode, CommandFailure> {
             }
         }
     }
-    Ok(wait_exit_code(&answers, args.any))
+    Ok(wait_exit_code(args, &answers)?.into())
 }
 
-fn wait_exit_code(answers: &[Answer], any: bool) -> ExitCode {
-    let (ended, running): (Vec<&Answer>, Vec<&Answer>) =
-        answers.iter().partition(|answer| answer.status.is_final());
-    if ended.is_empty() || (!any && !running.is_empty()) {
-        return ExitStatus::StillRunning.into();
+fn wait_exit_code(args: &cli::Wait, answers: &[Answer]) -> Result<ExitStatus, CommandFailure> {
+    let mut answers: Vec<&Answer> = answers.iter().collect();
+    let mut statuses = Vec::new();
+    // The end of a group follows from its jobs as a whole. With `--any`, each of them counts.
+    for group in args.ids.iter().filter(|id| !args.any && GroupId::strip_prefix(id).is_some()) {
+        let report = groups::fetch(&mut client::connector()?, group, Some(0))?;
+        answers.retain(|answer| answer.group_id.as_ref() != Some(&report.group_id));
+        statuses.push(groups::exit_status(&report));
     }
-    let not_completed = ended.into_iter().find(|answer| answer.status != JobStatus::Completed);
-    not_completed.map_or(ExitCode::SUCCESS, |answer| ExitStatus::from_answer(answer).into())
+    statuses.extend(answers.into_iter().map(ExitStatus::from_answer));
+    let (running, ended): (Vec<ExitStatus>, Vec<_>) =
+        statuses.into_iter().partition(|status| *status == ExitStatus::StillRunning);
+    if ended.is_empty() || (!args.any && !running.is_empty()) {
+        return Ok(ExitStatus::StillRunning);
+    }
+    let not_completed = ended.into_iter().find(|status| *status != ExitStatus::Completed);
+    Ok(not_completed.unwrap_or(ExitStatus::Completed))
 }
 
-/// Cancels jobs. A failure does not affect the others.
+/// Cancels jobs and groups. A failure does not affect the others.
 pub fn cancel(args: &cli::Cancel) -> Result<ExitCode, CommandFailure> {
     client::for_each_job(&args.ids, |connector, id| {
-        let reply = protocol::request(connector, &DaemonRequest::Cancel { job: id.to_owned() })?;
-        let JobReply::Cancelled { job_id, previous, now } = reply else {
-            return Err(RequestError::UnexpectedReply);
-        };
-        if args.json {
-            let line = serde_json::json!({ "job_id": job_id, "previous": previous, "status": now });
-            output::line(&line.to_string());
-        } else if now.ended().is_some() {
-            output::line(&format!("{job_id}: {}", now.as_str()));
-        } else {
-            output::line(&format!("{job_id}: stopping"));
+        if GroupId::strip_prefix(id).is_some() {
+            return groups::cancel(connector, id, args.json);
         }
+        let reply = protocol::request(connector, &DaemonRequest::Cancel { job: id.to_owned() })?;
+        let JobReply::Cancelled(cancelled) = reply else { return Err(RequestError::UnexpectedReply) };
+        groups::print_cancelled(&cancelled, args.json);
         Ok(())
     })
 }

@@ -21,10 +21,13 @@ mod drift;
 mod echo;
 mod failure;
 mod follow;
+mod groups;
 mod jobs;
+mod keep;
 mod machine;
 mod open;
 mod output;
+mod race;
 mod recover;
 mod reference;
 mod setup;
@@ -38,6 +41,7 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
+use model::GroupId;
 use switchboard::{cli, exit_status};
 
 use crate::cli::{Command, CommandLine, Look};
@@ -72,6 +76,8 @@ fn run(command: Command) -> Result<ExitCode, CommandFailure> {
         Command::Undo(args) => changes::undo(&args),
         Command::Apply(args) => checkouts::apply(&args),
         Command::Discard(args) => checkouts::discard(&args),
+        Command::Race(args) => race::run(&args),
+        Command::Keep(args) => keep::run(&args),
         Command::Wait(args) => jobs::wait(&args),
         Command::Cancel(args) => jobs::cancel(&args),
         Command::Retry(args) => jobs::retry(&args),
@@ -86,11 +92,16 @@ fn run(command: Command) -> Result<ExitCode, CommandFailure> {
         Command::Mcp => bridge::run(),
         Command::Serve(args) if args.background => daemon_commands::serve_in_background(&args),
         Command::Serve(args) => Ok(daemon::serve(&args)?),
+        Command::Status(Look { id: Some(id), json }) if is_group(&id) => groups::status(&id, json),
         Command::Status(Look { id: Some(id), json }) => jobs::status(&id, json),
         Command::Status(args) => daemon_commands::status(&args),
         Command::Stop(args) => daemon_commands::stop(&args),
         Command::Recover(args) => recover::run(&args),
     }
+}
+
+fn is_group(id: &str) -> bool {
+    GroupId::strip_prefix(id).is_some()
 }
 
 fn exit_code(result: Result<ExitCode, CommandFailure>) -> ExitCode {

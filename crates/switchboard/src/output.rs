@@ -124,6 +124,12 @@ pub fn aside(text: &str) {
     let _ = writeln!(io::stderr(), "{}", sanitize_if_terminal(text, &io::stderr()));
 }
 
+/// Prints a question to stderr; the answer follows it in the same line.
+pub fn question(text: &str) {
+    let mut stderr = io::stderr();
+    let _ = write!(stderr, "{}", sanitize_if_terminal(text, &stderr)).and_then(|()| stderr.flush());
+}
+
 /// Prints an error with its causes and its hint to stderr.
 pub fn error(error: &dyn Error, hint: Option<&str>) {
     let print = |label: &str, text: &dyn Display| aside(&format!("{label}: {text}"));

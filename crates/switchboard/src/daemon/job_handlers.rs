@@ -7,14 +7,13 @@ use std::io;
 use std::time::Duration;
 
 use calls::{
-    ApplyRequest, CallError, CallRequest, ChangesState, Conflict, ConflictReason, Direction, FileSelection,
-    Followed, JobFilter, JobService, JobSummary, OpenChanges, PageRequest, PrefixMatch, PrepareError,
-    RestoreError, Restored, RestoredFile, Stream, Until,
+    ApplyRequest, CallError, ChangesState, Conflict, ConflictReason, Direction, FileSelection, Followed,
+    JobFilter, JobService, JobSummary, OpenChanges, PageRequest, RestoreError, Restored, RestoredFile,
+    Stream, Until,
 };
 use dashboard::stats;
 use model::exact_path::show_path;
-use model::{ApplyTarget, Job, JobId, JobIdPrefix, StateName, Timestamp};
-use render::text::list_id_prefixes;
+use model::{ApplyTarget, JobId, StateName, Timestamp};
 use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
 
@@ -25,16 +24,16 @@ use protocol::{
 };
 
 use super::connection::ClientConnection;
+use super::group_handlers;
+use super::handler_error::HandlerError;
+use super::job_lookup::{find_job, find_jobs};
+use super::submission::{call_request, cancelled_entry, submit_reply};
 use crate::client::JobReply;
 
-/// The tool name of jobs that commands submit.
-const TOOL: &str = "cli";
 /// The chunk size of an output stream.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// The poll interval of a followed output stream.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The hint for an unknown job.
-const LIST_JOBS_HINT: &str = "list jobs with `switchboard jobs`; old jobs are removed after a while";
 /// The timeout of a wait without a limit.
 const NO_TIMEOUT: Duration = Duration::from_hours(24 * 365);
 
@@ -66,98 +65,6 @@ pub async fn handle(
     }
 }
 
-/// A request could not be handled.
-enum HandlerError {
-    Connection(io::Error),
-    Rejected(ErrorCategory, ErrorReply),
-}
-
-impl From<io::Error> for HandlerError {
-    fn from(error: io::Error) -> Self {
-        Self::Connection(error)
-    }
-}
-
-impl From<CallError> for HandlerError {
-    fn from(error: CallError) -> Self {
-        let category = match &error {
-            CallError::NotReady(_) => ErrorCategory::Agent,
-            CallError::Cwd { .. }
-            | CallError::CwdIsNoDirectory { .. }
-            | CallError::CwdIsRelative { .. }
-            | CallError::EscapingLink(_) => ErrorCategory::Directory,
-            CallError::Changes(error) if !error.is_bad_path() => ErrorCategory::Other,
-            CallError::Restore(RestoreError::Changes(error)) if error.is_bad_path() => ErrorCategory::Input,
-            CallError::Launch(error) if error.is_about_cwd() => ErrorCategory::Directory,
-            error if error.is_storage_failure() => ErrorCategory::Storage,
-            CallError::Store(_)
-            | CallError::StoppedUnkept { .. }
-            | CallError::Files { .. }
-            | CallError::Restore(_)
-            | CallError::State { .. }
-            | CallError::Copied { .. }
-            | CallError::Closing => ErrorCategory::Other,
-            _ => ErrorCategory::Input,
-        };
-        let hint = command_hint(&error);
-        Self::Rejected(category, ErrorReply { message: model::error_chain(&error), hint })
-    }
-}
-
-/// Returns the remedy for an error, with the commands and options for it.
-fn command_hint(error: &CallError) -> String {
-    match error {
-        CallError::NoEarlierSession { .. } => {
-            "omit `--continue` to start a session, or pass one with `--session`".to_owned()
-        }
-        CallError::SessionElsewhere { .. } => {
-            "pass its directory with `--cwd`, or a session with `--session`".to_owned()
-        }
-        CallError::StoppedUnkept { job, source } => {
-            format!("check it with `switchboard status {job}`; then {}", source.hint())
-        }
-        CallError::NoSuchJob { .. } => LIST_JOBS_HINT.to_owned(),
-        CallError::Closing => {
-            "wait for its running jobs, or stop it with `switchboard stop --now`; running jobs continue"
-                .to_owned()
-        }
-        CallError::StillRunning { job } | CallError::WorktreeInUse { user: job, .. } => {
-            format!("wait for it with `switchboard wait {job}`, or cancel it with `switchboard cancel {job}`")
-        }
-        CallError::AlreadyEnded { job, .. } => format!("see its result with `switchboard status {job}`"),
-        CallError::Checkout(PrepareError::NoRepository { directory }) => {
-            format!("run `git init` in `{}`, or call with `--no-worktree`", show_path(directory))
-        }
-        CallError::Checkout(PrepareError::SessionOutside { .. }) => {
-            "omit `--session` and `--continue` to start a session, or call with `--no-worktree`".to_owned()
-        }
-        CallError::Checkout(PrepareError::ReadOnly | PrepareError::Unsuitable { .. }) => {
-            "call with `--no-worktree`".to_owned()
-        }
-        CallError::NoCheckout { job } => {
-            format!("its changes are in its directory; take them back with `switchboard undo {job}`")
-        }
-        CallError::ChangesState { job, state } => match state {
-            ChangesState::Open => format!(
-                "apply them with `switchboard apply {job}`, or drop them with `switchboard discard {job}`"
-            ),
-            ChangesState::Applied => format!("take them back with `switchboard undo {job}`"),
-            ChangesState::Undone => format!("apply them again with `switchboard undo --redo {job}`"),
-            _ => format!("see the patch with `switchboard diff {job}`"),
-        },
-        CallError::Continued { by, .. } => {
-            format!("its changes are part of that job; apply them with `switchboard apply {by}`")
-        }
-        error => error.hint(),
-    }
-}
-
-/// Creates the reply that rejects a request.
-pub fn rejection(category: ErrorCategory, error: &dyn std::error::Error, hint: &str) -> JobReply {
-    let error = ErrorReply { message: model::error_chain(error), hint: hint.to_owned() };
-    JobReply::Rejected { category, error }
-}
-
 /// Handles a request with a one-line reply.
 async fn handle_unary(
     service: &JobService,
@@ -186,8 +93,7 @@ async fn handle_unary(
         }
         DaemonRequest::Cancel { job } => {
             let job = find_job(service, &job).await?.id;
-            let calls::Cancellation { previous, now } = service.cancel(job).await?;
-            JobReply::Cancelled { job_id: job.to_string(), previous, now }
+            JobReply::Cancelled(cancelled_entry(job, service.cancel(job).await?))
         }
         DaemonRequest::Changes { job, files } => {
             let job = find_job(service, &job).await?.id;
@@ -201,6 +107,12 @@ async fn handle_unary(
             let files = restored.files.iter().map(restored_entry).collect();
             JobReply::Restored { job_id: job.to_string(), files }
         }
+        request @ (DaemonRequest::SubmitGroup(_)
+        | DaemonRequest::Group { .. }
+        | DaemonRequest::CancelGroup { .. }
+        | DaemonRequest::DiscardOthers { .. }) => {
+            group_handlers::handle(service, request, connection).await?
+        }
         DaemonRequest::Apply { .. }
         | DaemonRequest::Discard { .. }
         | DaemonRequest::OpenChanges
@@ -210,13 +122,7 @@ async fn handle_unary(
             JobReply::Stats(stats::collect_statistics(service, since_ms.map(Timestamp::from_millis)).await?)
         }
         // Handled elsewhere.
-        request => {
-            let message = format!("unexpected request: {request:?}");
-            return Err(HandlerError::Rejected(
-                ErrorCategory::Other,
-                ErrorReply { message, hint: String::new() },
-            ));
-        }
+        request => return Err(HandlerError::unexpected(&request)),
     })
 }
 
@@ -304,51 +210,7 @@ async fn submit_call(
     submit: SubmitRequest,
     connection: &ClientConnection,
 ) -> Result<SubmitReply, CallError> {
-    let SubmitRequest { call, task, key, background } = submit;
-    let request = CallRequest {
-        task: Some(task),
-        idempotency_key: Some(key),
-        fire_and_forget: background,
-        environment: connection.caller_environment(),
-        parent: connection.parent(service),
-        ..CallRequest::new(call, TOOL)
-    };
-    service.submit(request).await.map(submit_reply)
-}
-
-fn submit_reply(job: calls::SubmittedJob) -> SubmitReply {
-    let files = job.files;
-    SubmitReply {
-        job_id: job.job.to_string(),
-        directory: files.directory().to_owned(),
-        status_file: files.status(),
-        output_file: files.stream(Stream::Output),
-        error_file: files.stream(Stream::Error),
-        result_file: files.result(),
-        redactions: job.redactions,
-    }
-}
-
-/// Finds the job with an id or a unique prefix.
-async fn find_job(service: &JobService, given: &str) -> Result<Job, HandlerError> {
-    let invalid = |message: String, hint: String| {
-        HandlerError::Rejected(ErrorCategory::Input, ErrorReply { message, hint })
-    };
-    let prefix: JobIdPrefix = given
-        .trim()
-        .parse()
-        .map_err(|error: model::BadJobId| invalid(error.to_string(), error.hint().to_owned()))?;
-    match service.find(prefix).await? {
-        PrefixMatch::One(job) => Ok(*job),
-        PrefixMatch::Nothing => Err(invalid(format!("there is no job {given}"), LIST_JOBS_HINT.to_owned())),
-        PrefixMatch::Several(ids) => {
-            let ids: Vec<String> = ids.iter().map(JobId::to_string).collect();
-            Err(invalid(
-                format!("several job ids start with {given}"),
-                format!("pass a longer prefix: {}", list_id_prefixes(&ids)),
-            ))
-        }
-    }
+    service.submit(call_request(service, submit, connection)).await.map(submit_reply)
 }
 
 async fn list_jobs(service: &JobService, query: JobQuery) -> Result<JobReply, HandlerError> {
@@ -483,10 +345,7 @@ async fn wait(
     timeout_ms: Option<u64>,
     connection: &mut ClientConnection,
 ) -> Result<Option<JobReply>, HandlerError> {
-    let mut jobs = Vec::new();
-    for job in ids {
-        jobs.push(find_job(service, job).await?.id);
-    }
+    let jobs = find_jobs(service, ids).await?;
     let until = if any { Until::Any } else { Until::All };
     let time = timeout_ms.map_or(NO_TIMEOUT, Duration::from_millis);
     tokio::select! {

@@ -21,7 +21,7 @@ use protocol::{DaemonRequest, ErrorCategory, ErrorReply, ProcessEnvironment, Rep
 
 use super::backend::{BoxFuture, JobBackend, Load};
 use super::connection::{ClientConnection, ConnectedClient};
-use super::job_handlers;
+use super::{handler_error, job_handlers};
 use crate::caller::{CallerProcess, identify_http_client};
 use crate::client::JobReply;
 use crate::config::{Config, FileStamp};
@@ -146,7 +146,7 @@ impl JobBackend for DaemonJobs {
                 DaemonRequest::Open => {
                     let reply = match self.dashboard.create_link().await {
                         Ok(url) => JobReply::Link { url },
-                        Err(error) => job_handlers::rejection(ErrorCategory::Other, &error, error.hint()),
+                        Err(error) => handler_error::rejection(ErrorCategory::Other, &error, error.hint()),
                     };
                     connection.send(&ReplyLine { reply, more: false }).await
                 }

@@ -6,12 +6,16 @@
 mod backend;
 mod connection;
 mod control;
+mod group_handlers;
+mod handler_error;
 mod job_handlers;
+mod job_lookup;
 mod jobs;
 mod listener;
 mod log;
 mod memory;
 mod state;
+mod submission;
 
 use std::io;
 use std::path::PathBuf;

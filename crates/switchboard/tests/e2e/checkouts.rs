@@ -3,97 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use serde_json::Value;
 use testkit::eventually;
 
-use crate::harness::{Harness, stderr, stdout};
-
-/// A user with a git repository that has a modified and an untracked file.
-struct Shop {
-    harness: Harness,
-    root: PathBuf,
-}
-
-impl Shop {
-    fn new() -> Self {
-        let harness = Harness::new();
-        let root = harness.work().canonicalize().unwrap();
-        fs::create_dir(root.join("src")).unwrap();
-        fs::write(root.join("a.txt"), "1\n2\n3\n4\n5\n6\n7\n8\n9\n").unwrap();
-        fs::write(root.join("src/b.txt"), "b\n").unwrap();
-        let shop = Self { harness, root };
-        for args in [
-            &["init", "-q", "-b", "main"] as &[&str],
-            &["config", "user.name", "Ana"],
-            &["config", "user.email", "ana@example.org"],
-            &["add", "-A"],
-            &["commit", "-q", "-m", "first"],
-        ] {
-            shop.git(args);
-        }
-        fs::write(shop.root.join("src/b.txt"), "edited\n").unwrap();
-        fs::write(shop.root.join("untracked.txt"), "untracked\n").unwrap();
-        shop
-    }
-
-    fn git(&self, args: &[&str]) -> String {
-        let output = Command::new("git").current_dir(&self.root).args(args).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        stdout(&output)
-    }
-
-    fn status(&self) -> String {
-        self.git(&["status", "--porcelain"])
-    }
-
-    /// Runs a command in a directory of the repository.
-    fn run_in(&self, directory: &str, args: &[&str]) -> Output {
-        let mut command = self.harness.command(args);
-        command.current_dir(self.root.join(directory)).env("PATH", "/usr/local/bin:/usr/bin:/bin");
-        command.output().unwrap()
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.run_in(".", args)
-    }
-
-    /// Runs a command that succeeds, and returns its stdout.
-    fn succeed(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        assert!(output.status.success(), "{args:?}: {output:?}");
-        stdout(&output)
-    }
-
-    /// Places a call and returns its result.
-    fn call(&self, script: &str, options: &[&str]) -> Value {
-        let prompt = prompt(script);
-        let output = self.run(&[&["call", "rehearsal", &prompt, "--json"], options].concat());
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_str(&stdout(&output)).unwrap()
-    }
-
-    fn answer(&self, job: &str) -> Value {
-        serde_json::from_str(&stdout(&self.run(&["status", job, "--json"]))).unwrap()
-    }
-
-    fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.root.join(path)).unwrap()
-    }
-
-    fn checkouts(&self) -> usize {
-        fs::read_dir(self.harness.state().join("checkouts")).map_or(0, Iterator::count)
-    }
-}
-
-fn prompt(script: &str) -> String {
-    format!("@rehearse {}\n", script.replace('\n', "\n@rehearse "))
-}
-
-fn id(answer: &Value) -> &str {
-    answer["job_id"].as_str().unwrap()
-}
+use crate::harness::{stderr, stdout};
+use crate::shop::{Shop, id, prompt};
 
 fn directory(answer: &Value) -> PathBuf {
     answer["changes"]["checkout"]["directory"].as_str().unwrap_or_else(|| panic!("{answer}")).into()

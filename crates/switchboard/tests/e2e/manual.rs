@@ -9,7 +9,7 @@ use crate::harness::{Harness, stdout};
 
 /// Marks the start of the generated part.
 const BEGIN: &str = "<!-- generated: the commands -->\n";
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 26] = [
     "call",
     "jobs",
     "status",
@@ -18,6 +18,8 @@ const COMMANDS: [&str; 24] = [
     "undo",
     "apply",
     "discard",
+    "race",
+    "keep",
     "wait",
     "cancel",
     "retry",

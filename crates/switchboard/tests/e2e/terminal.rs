@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use testkit::eventually;
 
 use crate::harness::{Harness, stdout};
+use crate::shop::Shop;
 
 /// Bounds every wait. Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -224,4 +225,29 @@ fn agent_output_cannot_control_terminal() {
     let (sent, _) = sent.split_once("it is over").unwrap();
     assert!(sent.contains("␇") && sent.contains("⟨U+202E⟩"), "{sent}");
     assert_harmless(sent);
+}
+
+#[test]
+fn keep_asks_before_it_discards_others() {
+    let shop = Shop::new();
+    let Some(terminal) = Terminal::open(&shop.harness) else { return };
+    terminal.enter(&format!("cd {}", shop.root.display()));
+    terminal.enter(
+        r"switchboard race $'@rehearse only a write a.txt a\n@rehearse only b write a.txt b' --with rehearsal:a,rehearsal:b; echo it was $?",
+    );
+    let screen = terminal.until("it was 0");
+    assert!(screen.contains("changed by several: a.txt (1, 2)"), "{screen}");
+    let row = screen.lines().find(|line| line.starts_with("1  rehearsal  a ")).unwrap();
+    let job = row.split_whitespace().last().unwrap();
+    terminal.enter(&format!("switchboard keep {job}"));
+    let screen = terminal.until("cancel and discard the others? [y/N]");
+    assert!(screen.contains("\n2 (rehearsal, "), "{screen}");
+    terminal.enter("n");
+    terminal.until("the others stay as they are");
+    assert_eq!((shop.checkouts(), shop.read("a.txt").as_str()), (1, "a"));
+    terminal.enter(&format!("switchboard keep {job}"));
+    terminal.until("the changes are already applied");
+    terminal.enter("y");
+    terminal.until("\ndiscarded: ");
+    assert_eq!(shop.checkouts(), 0);
 }
