@@ -33,6 +33,12 @@ impl ClientContext {
         self.service.answer(job).await.map(|answer| hints::adapt_answer(answer, self.can_apply()))
     }
 
+    /// Returns the answer of a job so far, cut to the operator's limit.
+    pub async fn cut_answer(&self, job: JobId) -> Result<Answer, CallError> {
+        let answer = self.answer(job).await?;
+        Ok(answer.cut_to(self.options.defaults.max_response_chars))
+    }
+
     /// Returns whether the client may apply and discard changes. An agent inside of a run may not: both write outside of its sandbox.
     pub fn can_apply(&self) -> bool {
         self.options.apply_changes && !self.info.is_inside_run

@@ -1,7 +1,7 @@
 //! Hints for MCP clients: they name tools and parameters, never a command or a flag of the command line.
 
 use agents::LaunchError;
-use calls::{Answer, CallError, ChangesState, PrivateCheckout, Problem, RestoreError};
+use calls::{Answer, CallError, ChangesState, GroupError, PrivateCheckout, Problem, RestoreError};
 use model::NotStartedReason;
 use render::text::format_count;
 
@@ -35,6 +35,7 @@ pub(crate) fn call_error_hint(error: &CallError) -> String {
              `conflicts: true`, or ask the user"
                 .to_owned()
         }
+        CallError::Group(error) => group_error_hint(error).to_owned(),
         CallError::Closing => {
             "try again after its running jobs have finished; the next call starts a new daemon".to_owned()
         }
@@ -55,16 +56,38 @@ pub(crate) fn call_error_hint(error: &CallError) -> String {
     }
 }
 
-/// Replaces the parts of an answer that mention the command line, and adds the next step to the note: for an unfinished job, and for
-/// changes in a private checkout.
-pub(crate) fn adapt_answer(mut answer: Answer, can_apply: bool) -> Answer {
+fn group_error_hint(error: &GroupError) -> &'static str {
+    match error {
+        GroupError::Size { .. } => {
+            "list two to eight agents in `agents`; the same agent may occur several times"
+        }
+        GroupError::Session => "omit it: each agent starts a new session",
+        GroupError::ReadOnly => {
+            "omit `verify`, `repair`, `verify_protect` and `expect_changes`, or omit `observe`"
+        }
+        GroupError::SharedDirectories => "omit `add_dirs`, or call the agents one after the other",
+        GroupError::NotGrouped { .. } => "omit `discard_others`, which is for the jobs of call_many",
+        GroupError::NotAContender { .. } => {
+            "pass the job_id of one of the contenders, which call_status lists for the group_id"
+        }
+    }
+}
+
+/// Replaces the parts of an answer that mention the command line.
+pub(crate) fn replace_commands(answer: &mut Answer) {
     if let Some(problem) = &mut answer.error {
         problem.message = without_flags(&problem.message);
         if let Some(hint) = failure_hint(problem) {
             hint.clone_into(&mut problem.hint);
         }
     }
-    answer.note = answer.note.map(|note| without_flags(&note));
+    answer.note = answer.note.take().map(|note| without_flags(&note));
+}
+
+/// Replaces the parts of an answer that mention the command line, and adds the next step to the note: for an unfinished job, and for
+/// changes in a private checkout.
+pub(crate) fn adapt_answer(mut answer: Answer, can_apply: bool) -> Answer {
+    replace_commands(&mut answer);
     if !answer.status.is_final() {
         let note = answer.note.take().unwrap_or_else(|| answer.status.as_str().to_owned());
         answer.note = Some(format!("{note}; wait for it with call_wait, or stop it with call_cancel"));
@@ -230,6 +253,12 @@ mod tests {
             CallError::ChangesState { job, state: ChangesState::Applied },
             CallError::Continued { job, by: job },
             CallError::Restore(RestoreError::Conflicts(Vec::new())),
+            CallError::Group(GroupError::Size { given: 1 }),
+            CallError::Group(GroupError::Session),
+            CallError::Group(GroupError::ReadOnly),
+            CallError::Group(GroupError::SharedDirectories),
+            CallError::Group(GroupError::NotGrouped { job }),
+            CallError::Group(GroupError::NotAContender { job }),
         ]);
         for error in errors {
             let hint = call_error_hint(&error);

@@ -7,10 +7,10 @@
 //! | module | responsibility |
 //! | --- | --- |
 //! | `server` | routes requests, declares the capabilities |
-//! | `tools/` | one file per tool; `tools/call` is shared by the tools that call an agent |
+//! | `tools/` | one file per tool; `tools/call_parameters` is shared by the tools that call agents |
 //! | `options`, `context` | the operator's options; the state of one client, shared by the handlers |
 //! | `arguments`, `schema` | JSON to parameters: blank values, unknown names, wrong types |
-//! | `rejection`, `hints`, `results` | errors that a caller can fix; results as text and as structured content |
+//! | `rejection`, `hints`, `results`, `group_report` | errors that a caller can fix; results as text and as structured content |
 //! | `waiting`, `cancellation` | waits with progress; requests that their client has cancelled |
 //! | `capacity` | limits on open requests, long messages and waits |
 //! | `resources`, `tasks` | jobs as resources and as SEP-2663 tasks, read from the store |
@@ -24,6 +24,7 @@ mod capacity;
 mod context;
 mod cors;
 mod envelope;
+mod group_report;
 mod hints;
 pub mod http;
 mod http_errors;

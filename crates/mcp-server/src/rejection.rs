@@ -3,9 +3,10 @@
 //! A rejection is the result of a tool (`isError`) and not a protocol error: hosts show tool results to the model, which can then correct
 //! its call, and hide protocol errors.
 
+use std::fmt::Display;
+
 use agents::LaunchError;
 use calls::{CallError, Conflict, RestoreError};
-use model::JobId;
 use model::exact_path::show_path;
 use rmcp::model::{CallToolResult, ContentBlock, ErrorData, MetaObject};
 use serde_json::{Value, json};
@@ -61,10 +62,17 @@ impl ToolRejection {
         Self { fault: Fault::NotFound, ..self }
     }
 
-    /// Adds to the hint that the job was submitted nevertheless.
+    /// Replaces the field if it has this name.
     #[must_use]
-    pub fn after_submit(self, job: JobId) -> Self {
-        let hint = format!("job {job} was submitted and continues: check it with call_status; {}", self.hint);
+    pub fn rename_field(self, from: &str, to: &str) -> Self {
+        if self.field.as_deref() == Some(from) { self.with_field(to) } else { self }
+    }
+
+    /// Adds to the hint that the job or the group was submitted nevertheless.
+    #[must_use]
+    pub fn after_submit(self, submitted: impl Display) -> Self {
+        let hint =
+            format!("{submitted} was submitted and continues: check it with call_status; {}", self.hint);
         Self { hint, ..self }
     }
 

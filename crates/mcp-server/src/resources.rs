@@ -2,7 +2,7 @@
 //!
 //! | URI | content |
 //! | --- | --- |
-//! | `switchboard://jobs/{id}` | the answer, as returned by `call_status` |
+//! | `switchboard://jobs/{id}` | the answer of a job or the state of a group, as returned by `call_status` |
 //! | `switchboard://jobs/{id}/output?offset=&limit=` | stdout of the agent |
 //! | `switchboard://jobs/{id}/error?offset=&limit=` | stderr of the agent |
 //!
@@ -14,10 +14,12 @@ use rmcp::model::{
     ErrorData, ListResourceTemplatesResult, ListResourcesResult, MetaObject, ReadResourceResult, Resource,
     ResourceContents, ResourceTemplate,
 };
+use serde::Serialize;
 use serde_json::json;
 
 use crate::context::ClientContext;
-use crate::job_ids;
+use crate::group_report::GroupAnswer;
+use crate::job_ids::{self, JobTarget};
 use crate::rejection::ToolRejection;
 use crate::tools::output;
 
@@ -72,7 +74,7 @@ pub(crate) fn templates() -> ListResourceTemplatesResult {
     let job = ResourceTemplate::new(format!("{JOBS_URI}{{id}}"), "job")
         .with_title("A job")
         .with_description(
-            "The status of a job, and its answer once it has finished, as returned by call_status",
+            "The status of a job, and its answer once it has finished, as returned by call_status; also for the id of a group",
         )
         .with_mime_type("application/json");
     let stream = |name: &str, title: &str, content: &str| {
@@ -98,10 +100,14 @@ pub(crate) async fn read(client: &ClientContext, uri: &str) -> Result<ReadResour
     let address = ResourceAddress::parse(uri).map_err(to_error)?;
     let contents = match address.stream {
         None => {
-            let job = job_ids::find(&client.service, address.job).await.map_err(to_error)?;
-            let answer = client.answer(job.id).await.map_err(|error| to_error(error.into()))?;
-            let answer = answer.cut_to(client.options.defaults.max_response_chars);
-            let text = serde_json::to_string_pretty(&answer).unwrap_or_default();
+            let target = job_ids::find_target(&client.service, address.job).await.map_err(to_error)?;
+            let text = match target {
+                JobTarget::Job(job) => client.cut_answer(job).await.map(|answer| to_json(&answer)),
+                JobTarget::Group(group) => {
+                    GroupAnswer::read(client, &group).await.map(|answer| to_json(&answer))
+                }
+            };
+            let text = text.map_err(|error| to_error(error.into()))?;
             vec![ResourceContents::text(text, uri).with_mime_type("application/json")]
         }
         Some(stream) => {
@@ -110,6 +116,10 @@ pub(crate) async fn read(client: &ClientContext, uri: &str) -> Result<ReadResour
         }
     };
     Ok(ReadResourceResult::new(contents))
+}
+
+fn to_json(answer: &impl Serialize) -> String {
+    serde_json::to_string_pretty(answer).unwrap_or_default()
 }
 
 /// Returns a part of a stream as it is, followed by a pointer to the next part.

@@ -25,6 +25,21 @@ pub(crate) fn call_result(answer: &Answer) -> CallToolResult {
     result
 }
 
+/// Minimum number of characters per answer, when several share the limit.
+const MIN_CHARS: usize = 1_000;
+
+/// Returns the limit on the characters of each answer, if so many share it.
+pub(crate) fn share_chars(max_chars: usize, answers: usize) -> usize {
+    // A smaller limit of the caller counts.
+    (max_chars / answers.max(1)).max(MIN_CHARS.min(max_chars))
+}
+
+/// Appends notes to a note.
+pub(crate) fn join_notes(note: Option<String>, more: Vec<String>) -> Option<String> {
+    let notes: Vec<String> = note.into_iter().chain(more).collect();
+    (!notes.is_empty()).then(|| notes.join("; "))
+}
+
 /// Returns an answer as text: the agent's output first, then the facts about the call.
 pub(crate) fn answer_text(answer: &Answer) -> String {
     let mut parts = Vec::new();

@@ -29,7 +29,7 @@ const INSTRUCTIONS: &str = "Sends a prompt to another coding agent on this machi
     call_gem: Gemini) and returns its answer. A call that takes longer than wait_ms returns `running` with a job_id and continues in \
     the background: use call_wait to get the answer, call_output to read its output meanwhile, call_cancel to stop it. The job is \
     durable, so nothing is lost if you stop waiting. To continue a conversation, pass the session_id of an answer as \
-    resume_session_id. `howto` explains each tool.";
+    resume_session_id. call_many gives one task to several agents at once. `howto` explains each tool.";
 
 /// Known methods. As a custom request, their parameters have the wrong shape.
 const KNOWN_METHODS: [&str; 6] = [

@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use calls::{Activity, CallError, JobService};
+use calls::{Activity, CallError, JobService, WaitReason};
 use model::{JobId, Timestamp};
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
@@ -40,6 +40,17 @@ pub(crate) enum WaitEnd {
     Shutdown,
     /// The limit of waiting requests is reached.
     NotAdmitted,
+}
+
+impl WaitEnd {
+    /// Returns whether a request that has submitted jobs cancels them now.
+    pub fn cancels_jobs(&self, client: &ClientContext) -> bool {
+        match self {
+            Self::Cancelled => true,
+            Self::Disconnected => client.options.cancel_on_disconnect,
+            Self::Finished(_) | Self::Shutdown | Self::NotAdmitted => false,
+        }
+    }
 }
 
 /// Returns the idempotency key that a bridge gave the request.
@@ -214,9 +225,13 @@ impl ProgressReporter<'_> {
     }
 
     fn summary(&self) -> String {
-        let running = self.jobs.iter().filter_map(|job| self.service.activity(*job));
+        let active = self.jobs.iter().filter_map(|job| self.service.activity(*job));
+        // A judge has no agent before the others have ended.
+        let runs = |activity: &Activity| !matches!(activity.waiting, Some(WaitReason::Contenders { .. }));
+        let running = active.filter(|activity| runs(&activity.borrow()));
         let lines: Vec<String> = running.map(|activity| activity.borrow().line.clone()).collect();
-        format!("{} of {} running: {}", lines.len(), self.jobs.len(), lines.join("; "))
+        let shown: Vec<&str> = lines.iter().map(String::as_str).filter(|line| !line.is_empty()).collect();
+        format!("{} of {} running: {}", lines.len(), self.jobs.len(), shown.join("; "))
     }
 
     /// Waits for a change, or until the deadline.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use calls::{Answer, ChangesState, Contender, GroupReport, JobStatus, VerdictState, VerificationState};
-use model::{GroupKind, JobId};
+use model::JobId;
 use protocol::{CancelledEntry, DaemonConnector, DaemonRequest, RequestError};
 use render::duration::format_millis;
 use render::text::{format_dollars, strip_control};
@@ -74,29 +74,18 @@ pub fn print_cancelled(job: &CancelledEntry, json: bool) {
 
 /// Returns the exit status for a group. A race needs one agent that completed the task, other groups their synthesis.
 pub fn exit_status(report: &GroupReport) -> ExitStatus {
-    if !report.has_ended {
-        return ExitStatus::StillRunning;
+    match report.decisive_answer().filter(|_| report.has_ended) {
+        Some(answer) => ExitStatus::from_answer(answer),
+        None if report.has_ended => ExitStatus::Failed,
+        None => ExitStatus::StillRunning,
     }
-    let mut contenders = report.contenders.iter().map(|contender| &contender.answer);
-    let decisive = if is_race(report) {
-        let completed = contenders.clone().find(|answer| answer.status == JobStatus::Completed);
-        completed.or_else(|| contenders.next())
-    } else {
-        report.reviews.last()
-    };
-    decisive.map_or(ExitStatus::Failed, ExitStatus::from_answer)
-}
-
-/// Returns whether the agents of a group work in private checkouts.
-pub fn is_race(report: &GroupReport) -> bool {
-    report.kind == GroupKind::Race.name()
 }
 
 /// Prints a report: the table of a race or the synthesis to stdout, everything else to stderr.
 pub fn print(report: &GroupReport) {
     let table = table(report, style::stdout_width());
     match synthesis(report) {
-        _ if is_race(report) => output::line(&table),
+        _ if report.is_race() => output::line(&table),
         Some(synthesis) => {
             output::line(synthesis);
             output::aside(&format!("\n{table}"));
@@ -111,7 +100,7 @@ pub fn print(report: &GroupReport) {
 
 /// Returns the answer that combines the others.
 fn synthesis(report: &GroupReport) -> Option<&str> {
-    let answer = report.reviews.last().filter(|_| !is_race(report))?;
+    let answer = report.reviews.last().filter(|_| !report.is_race())?;
     (!answer.output.is_empty()).then_some(&answer.output)
 }
 
@@ -120,7 +109,7 @@ pub fn describe_state(report: &GroupReport) -> String {
     let total = report.contenders.len();
     let count = |is: fn(&Answer) -> bool| report.contenders.iter().filter(|one| is(&one.answer)).count();
     if report.has_ended {
-        let done = if is_race(report) { "completed the task" } else { "answered" };
+        let done = if report.is_race() { "completed the task" } else { "answered" };
         format!("{} of {total} agents {done}", count(|answer| answer.status == JobStatus::Completed))
     } else {
         format!("{} of {total} agents have finished", count(|answer| answer.status.is_final()))
@@ -198,7 +187,7 @@ fn remarks(report: &GroupReport) -> Vec<String> {
         lines.extend(collisions.map(|collisions| format!("{number} ({}): {collisions}", answer.agent)));
     }
     lines.extend(describe_overlaps(&report.contenders));
-    let reviewer = if is_race(report) { "judge" } else { "synthesis" };
+    let reviewer = if report.is_race() { "judge" } else { "synthesis" };
     if let Some(verdict) = &report.verdict {
         lines.push(format!("verdict: {}", strip_control(&verdict.reason)));
     } else {

@@ -21,7 +21,7 @@ pub fn run(args: &KeepChanges) -> Result<ExitCode, CommandFailure> {
     let group = kept.group_id.clone().ok_or_else(|| KeepError::NotInRace { job: short_id(&kept.job_id) })?;
     let report = groups::fetch(&mut connector, &group, Some(0))?;
     let is_contender = report.contenders.iter().any(|contender| contender.answer.job_id == kept.job_id);
-    if !groups::is_race(&report) || !is_contender {
+    if !report.is_race() || !is_contender {
         return Err(KeepError::NothingToKeep { job: short_id(&kept.job_id) }.into());
     }
     let checkout = kept.changes.as_ref().and_then(|changes| changes.checkout.as_ref());

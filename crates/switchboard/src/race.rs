@@ -207,7 +207,7 @@ impl GroupView {
             let label = label(&contender.number.to_string(), &contender.answer);
             self.show_job(&label, &contender.answer, &describe_progress(contender));
         }
-        let reviewer = if groups::is_race(report) { "judge" } else { "synthesis" };
+        let reviewer = if report.is_race() { "judge" } else { "synthesis" };
         for review in &report.reviews {
             self.show_job(&label(reviewer, review), review, &describe_status(review));
         }

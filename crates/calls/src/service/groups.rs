@@ -86,6 +86,33 @@ pub struct Contender {
 }
 
 impl GroupReport {
+    /// Returns whether the contenders change files.
+    pub fn is_race(&self) -> bool {
+        self.kind == GroupKind::Race.name()
+    }
+
+    /// Returns the answer that decides about an ended group: in a race that of a contender that completed the task, or else of the first
+    /// one; otherwise the synthesis.
+    pub fn decisive_answer(&self) -> Option<&Answer> {
+        if !self.is_race() {
+            return self.reviews.last();
+        }
+        let mut contenders = self.contenders.iter().map(|contender| &contender.answer);
+        let completed = contenders.clone().find(|answer| answer.status == JobStatus::Completed);
+        completed.or_else(|| contenders.next())
+    }
+
+    /// Returns the status of the group as a whole.
+    pub fn status(&self) -> JobStatus {
+        if self.has_ended {
+            return self.decisive_answer().map_or(JobStatus::Failed, |answer| answer.status);
+        }
+        let answers = || self.contenders.iter().map(|contender| &contender.answer).chain(&self.reviews);
+        let unfinished = [JobStatus::Running, JobStatus::Paused];
+        let found = unfinished.into_iter().find(|status| answers().any(|answer| answer.status == *status));
+        found.unwrap_or(JobStatus::Queued)
+    }
+
     /// Cuts the texts of all answers.
     #[must_use]
     pub fn cut_to(mut self, max_chars: usize) -> Self {
@@ -206,6 +233,19 @@ impl JobService {
     /// Returns the group of a job.
     pub async fn group_of(&self, job: JobId) -> Result<JobGroup, CallError> {
         self.job(job).await?.order.call.group.ok_or_else(|| GroupError::NotGrouped { job }.into())
+    }
+
+    /// Returns the jobs of a group that exist. Retention may have removed others.
+    pub async fn jobs_of_group(&self, group: &JobGroup) -> Result<Vec<JobId>, CallError> {
+        let mut existing = Vec::new();
+        for job in group.jobs() {
+            match self.job(job).await {
+                Ok(_) => existing.push(job),
+                Err(CallError::NoSuchJob { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(existing)
     }
 
     /// Cancels the unfinished jobs of a group. Returns what was done; nothing for jobs that had ended. An error does not affect the

@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
-use calls::{Applied, ApplyRequest, ChangesState, FileSelection, RestoreAction, RestoredFile};
-use model::JobId;
+use calls::{
+    Applied, ApplyRequest, CallError, ChangesState, FileSelection, GroupError, JobService, RestoreAction,
+    RestoredFile,
+};
 use model::exact_path::show_path;
+use model::{GroupRole, Job, JobId};
 use render::text::format_count;
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
@@ -18,9 +21,11 @@ use crate::{job_ids, results};
 pub(super) const NAME: &str = "call_apply";
 const DESCRIPTION: &str = "Merge the changes that a job made in a private checkout (`worktree: true`) into the git worktree of the user, \
     three-way with the edits there. Review them with call_changes first. If any file conflicts, no file is changed and the error lists the \
-    conflicts. After all changes are applied, the checkout and its branch are removed. Nothing is committed or staged.";
+    conflicts. After all changes are applied, the checkout and its branch are removed. Nothing is committed or staged. With `discard_others`, the other solutions of a \
+    call_many are dropped then.";
 pub(super) const HOWTO: &str = "Examples:\n- {\"job_id\": \"01a1dde2\", \"dry_run\": true}\n- {\"job_id\": \"01a1dde2\"}\n\
     - {\"job_id\": \"01a1dde2\", \"paths\": [\"src\"]}; the other changes stay open\n\
+    - {\"job_id\": \"01a1dde2\", \"discard_others\": true} for the best contender of a call_many\n\
     A job that resumed the session continues the changes: apply the last one. `_meta` of an error contains `switchboard/error` with \
     `conflicts`, a list of {path, reason}. An agent inside of a call cannot use this tool.";
 
@@ -36,6 +41,9 @@ pub(super) struct ApplyParameters {
     /// Change nothing, and return the result that the merge would have.
     #[serde(default)]
     dry_run: bool,
+    /// For a contender of a `call_many`: once all of its changes are applied without a conflict, stop the unfinished jobs of its group and discard the changes of the other contenders.
+    #[serde(default)]
+    discard_others: bool,
 }
 
 /// The result of applying changes.
@@ -49,6 +57,9 @@ pub(super) struct ApplyResult {
     state: ChangesState,
     /// The files, sorted by path. A renamed file is listed with both paths.
     files: Vec<AppliedFile>,
+    /// The other contenders whose changes were discarded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    discarded: Vec<String>,
     /// Explanation of the new state.
     message: String,
 }
@@ -80,10 +91,15 @@ pub(super) fn tool() -> Tool {
 }
 
 pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
-    let ApplyParameters { job_id, paths, conflicts, dry_run } = request.parse_arguments()?;
+    let ApplyParameters { job_id, paths, conflicts, dry_run, discard_others } = request.parse_arguments()?;
     check_permission(request.client, NAME)?;
     let service = &request.client.service;
-    let job = job_ids::find(service, &job_id).await?.id;
+    let job = job_ids::find(service, &job_id).await?;
+    if discard_others {
+        // Before anything is applied.
+        check_contender(&job)?;
+    }
+    let job = job.id;
     let paths: Vec<PathBuf> = paths.unwrap_or_default().into_iter().map(PathBuf::from).collect();
     let is_partial = !paths.is_empty();
     let files = FileSelection { paths, base: None };
@@ -91,16 +107,32 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
         .apply(job, ApplyRequest { files, markers: conflicts, dry_run, ..ApplyRequest::default() })
         .await?;
     tracing::info!(%job, dry_run, "applied changes over MCP");
-    let message = describe(&applied, dry_run, is_partial);
-    let result = ApplyResult {
+    let mut result = ApplyResult {
         job_id: job.to_string(),
         worktree: show_path(&applied.worktree),
         state: applied.state,
         files: applied.restored.files.iter().map(AppliedFile::from).collect(),
-        message,
+        discarded: Vec::new(),
+        message: describe(&applied, dry_run, is_partial),
     };
+    let mut is_error = None;
+    if discard_others {
+        let added = match drop_others(service, job, &applied).await {
+            Ok(dropped) => {
+                result.discarded = dropped.iter().map(ToString::to_string).collect();
+                describe_dropped(&dropped)
+            }
+            Err(message) => {
+                is_error = Some(true);
+                message
+            }
+        };
+        result.message = format!("{}; {added}", result.message);
+    }
     let text = text(&result, job);
-    Ok(results::tool_result(&result, text).into())
+    let mut result = results::tool_result(&result, text);
+    result.is_error = is_error.or(result.is_error);
+    Ok(result.into())
 }
 
 /// Rejects an agent inside of a run: the tool writes outside of its sandbox, and the job can be one that it could not have placed.
@@ -112,6 +144,42 @@ pub(super) fn check_permission(client: &ClientContext, tool: &str) -> Result<(),
         format!("{tool} is not available to an agent inside of a call"),
         "name the job in your answer: your caller or the user applies or discards its changes",
     ))
+}
+
+/// Rejects a job without other contenders.
+fn check_contender(job: &Job) -> Result<(), ToolRejection> {
+    let role = job.order.call.group.as_ref().map(|group| group.role(job.id));
+    let error = match role {
+        Some(Some(GroupRole::Contender(_))) => return Ok(()),
+        Some(_) => GroupError::NotAContender { job: job.id },
+        None => GroupError::NotGrouped { job: job.id },
+    };
+    Err(ToolRejection::from(CallError::from(error)).with_field("discard_others"))
+}
+
+/// Discards the other contenders of a job whose changes are applied without a conflict, and returns those with changes. The error is a
+/// message: the changes of the job are applied nevertheless.
+async fn drop_others(service: &JobService, job: JobId, applied: &Applied) -> Result<Vec<JobId>, String> {
+    let has_conflicts = applied.restored.files.iter().any(|file| file.what == RestoreAction::Conflicted);
+    if applied.state != ChangesState::Applied || has_conflicts {
+        return Ok(Vec::new());
+    }
+    let dropped = service.discard_other_contenders(job).await.map_err(|error| {
+        let next = "stop the others with call_cancel, and drop their changes with call_discard";
+        format!("not all other contenders are discarded: {next}\n{}", ToolRejection::from(error).text())
+    })?;
+    tracing::info!(%job, count = dropped.len(), "discarded the other contenders over MCP");
+    Ok(dropped)
+}
+
+fn describe_dropped(dropped: &[JobId]) -> String {
+    match u32::try_from(dropped.len()).unwrap_or(u32::MAX) {
+        0 => "no changes of other contenders are discarded".to_owned(),
+        count => {
+            let others = format_count(count, "other contender", "other contenders");
+            format!("the changes of {others} are discarded")
+        }
+    }
 }
 
 /// Describes the outcome in a sentence.

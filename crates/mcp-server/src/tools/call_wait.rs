@@ -1,8 +1,9 @@
-//! `call_wait`: waits for submitted jobs.
+//! `call_wait`: waits for submitted jobs and groups.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use calls::{Answer, JobStatus, Until};
+use calls::{Answer, CallError, JobStatus, Until};
 use model::JobId;
 use rmcp::model::{CallToolResponse, Tool};
 use schemars::JsonSchema;
@@ -10,26 +11,28 @@ use serde::{Deserialize, Serialize};
 
 use super::definition::{Effect, ToolRequest, define_tool};
 use crate::arguments::parse_choice;
+use crate::group_report::GroupAnswer;
+use crate::job_ids::{self, JobTarget};
 use crate::millis::Millis;
 use crate::rejection::ToolRejection;
-use crate::{job_ids, results, waiting};
+use crate::{results, waiting};
 
 pub(super) const NAME: &str = "call_wait";
-const DESCRIPTION: &str = "Wait for jobs to finish and get their answers. Use it after a call returned `running` or was submitted with \
+const DESCRIPTION: &str = "Wait for jobs and groups to finish and get their answers. Use it after a call returned `running` or was submitted with \
     fire_and_forget, instead of polling call_status. It returns after timeout_ms at the latest (50000 at most, because many hosts \
     time out after 60 s). If `pending` is not empty then, call it again with those ids. Neither the timeout nor a cancelled wait \
     stops a job.";
 pub(super) const HOWTO: &str = "Examples:\n- {\"job_ids\": [\"01a1dde2\"]}\n- {\"job_ids\": [\"01a1dde2\", \"01a1dde3\"], \"mode\": \"any\"}\n\
-    With `any` it returns as soon as one job has finished; with `all`, the default, when all have.";
+    - {\"job_ids\": [\"group-01a1dde2-642d-7027-95b7-67d9f29d1836\"]}\n\
+    With `any` it returns as soon as one job has finished; with `all`, the default, when all have. A group stands for its jobs: \
+    `any` returns when its first job has finished. To wait for the next one, pass the job_ids of the others.";
 
 const MAX_TIMEOUT_MS: u64 = 50_000;
 const MAX_JOBS: usize = 100;
-/// Minimum number of characters per answer, when several share the limit.
-const MIN_CHARS: usize = 1_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct WaitParameters {
-    /// The `job_id`s of 1 to 100 calls, or unique prefixes of them.
+    /// The `job_id`s of 1 to 100 calls, or unique prefixes of them. A `group_id` stands for the jobs of its group.
     #[schemars(length(min = 1, max = 100))]
     job_ids: Vec<String>,
     /// `all` (default): wait until all jobs have finished. `any`: until one has finished.
@@ -46,14 +49,17 @@ pub(super) struct WaitResult {
     done: bool,
     /// Answers of the finished jobs.
     jobs: Vec<Answer>,
-    /// Unfinished jobs.
+    /// The finished groups; with `any`, also those in which a job has finished.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<GroupAnswer>,
+    /// Unfinished jobs and groups.
     pending: Vec<PendingJob>,
 }
 
-/// An unfinished job.
+/// An unfinished job or group.
 #[derive(Debug, Serialize, JsonSchema)]
 struct PendingJob {
-    /// Job id.
+    /// Job id or group id.
     job_id: String,
     /// Status.
     status: JobStatus,
@@ -74,13 +80,14 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
     };
     // The end of a wait does not affect the jobs, so a longer wait is shortened instead of rejected.
     let timeout = timeout_ms.map_or(MAX_TIMEOUT_MS, |Millis(millis)| millis).min(MAX_TIMEOUT_MS);
-    let jobs = find_jobs(&request, &job_ids).await?;
+    let targets = find_targets(&request, &job_ids).await?;
+    let jobs = find_jobs(&request, &targets).await?;
     let time = Duration::from_millis(timeout)
         .saturating_sub(waiting::elapsed_since_request(request.client, request.context));
     // However the wait ends, the result is the current status of the jobs, and no job is cancelled.
     let finished = request.client.service.wait(&jobs, until, time);
     let end = waiting::wait(request.client, request.context, &jobs, finished).await?;
-    let mut result = collect_answers(&request, &jobs, until).await?;
+    let mut result = collect_answers(&request, &targets, until).await?;
     if end == waiting::WaitEnd::NotAdmitted {
         for pending in &mut result.pending {
             pending.note = Some(waiting::not_admitted(request.client));
@@ -90,7 +97,8 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
     Ok(results::tool_result(&result, text).into())
 }
 
-async fn find_jobs(request: &ToolRequest<'_>, given: &[String]) -> Result<Vec<JobId>, ToolRejection> {
+/// Finds the jobs and groups with these ids, each once.
+async fn find_targets(request: &ToolRequest<'_>, given: &[String]) -> Result<Vec<JobTarget>, ToolRejection> {
     if !(1..=MAX_JOBS).contains(&given.len()) {
         return Err(ToolRejection::for_field(
             "job_ids",
@@ -98,43 +106,86 @@ async fn find_jobs(request: &ToolRequest<'_>, given: &[String]) -> Result<Vec<Jo
             "give a list of job_ids",
         ));
     }
-    let mut jobs = Vec::new();
+    let mut targets: Vec<JobTarget> = Vec::new();
     for (position, id) in given.iter().enumerate() {
-        let job = job_ids::find(&request.client.service, id).await;
-        let job = job.map_err(|rejection| rejection.with_field(&format!("job_ids[{position}]")))?.id;
-        if !jobs.contains(&job) {
-            jobs.push(job);
+        let target = job_ids::find_target(&request.client.service, id).await;
+        let target = target.map_err(|rejection| rejection.with_field(&format!("job_ids[{position}]")))?;
+        if !targets.contains(&target) {
+            targets.push(target);
         }
     }
+    Ok(targets)
+}
+
+/// Returns the jobs to wait for, each once.
+async fn find_jobs(request: &ToolRequest<'_>, targets: &[JobTarget]) -> Result<Vec<JobId>, CallError> {
+    let mut jobs: Vec<JobId> = Vec::new();
+    for target in targets {
+        let more = match target {
+            JobTarget::Job(job) => vec![*job],
+            JobTarget::Group(group) => request.client.service.jobs_of_group(group).await?,
+        };
+        jobs.extend(more);
+    }
+    let mut seen = BTreeSet::new();
+    jobs.retain(|job| seen.insert(*job));
     Ok(jobs)
 }
 
 async fn collect_answers(
     request: &ToolRequest<'_>,
-    jobs: &[JobId],
+    targets: &[JobTarget],
     until: Until,
 ) -> Result<WaitResult, ToolRejection> {
     let client = request.client;
-    let chars = (client.options.defaults.max_response_chars / jobs.len().max(1)).max(MIN_CHARS);
-    let mut result = WaitResult { done: false, jobs: Vec::new(), pending: Vec::new() };
-    for &job in jobs {
-        let answer = client.answer(job).await?;
-        if answer.status.is_final() {
-            result.jobs.push(answer.cut_to(chars));
-        } else {
-            result.pending.push(PendingJob {
-                job_id: answer.job_id,
-                status: answer.status,
-                note: answer.note,
-            });
+    let count = |target: &JobTarget| match target {
+        JobTarget::Job(_) => 1,
+        JobTarget::Group(group) => group.jobs().count(),
+    };
+    let max_chars = client.options.defaults.max_response_chars;
+    let chars = results::share_chars(max_chars, targets.iter().map(count).sum());
+    let mut result = WaitResult { done: false, jobs: Vec::new(), groups: Vec::new(), pending: Vec::new() };
+    for target in targets {
+        match target {
+            JobTarget::Job(job) => result.add_job(client.answer(*job).await?.cut_to(chars)),
+            JobTarget::Group(group) => {
+                let answer = GroupAnswer::read_cut(client, group, chars * count(target)).await?;
+                result.add_group(answer, until);
+            }
         }
     }
-    result.done = result.pending.is_empty() || (until == Until::Any && !result.jobs.is_empty());
+    let has_ended = !result.jobs.is_empty() || !result.groups.is_empty();
+    result.done = result.pending.is_empty() || (until == Until::Any && has_ended);
     Ok(result)
+}
+
+impl WaitResult {
+    fn add_job(&mut self, answer: Answer) {
+        if answer.status.is_final() {
+            self.jobs.push(answer);
+            return;
+        }
+        let Answer { job_id, status, note, .. } = answer;
+        self.pending.push(PendingJob { job_id, status, note });
+    }
+
+    fn add_group(&mut self, answer: GroupAnswer, until: Until) {
+        if !answer.report.has_ended {
+            self.pending.push(PendingJob {
+                job_id: answer.report.group_id.clone(),
+                status: answer.report.status(),
+                note: Some(answer.describe_progress()),
+            });
+        }
+        if answer.report.has_ended || (until == Until::Any && answer.ended_jobs() > 0) {
+            self.groups.push(answer);
+        }
+    }
 }
 
 fn text(result: &WaitResult) -> String {
     let mut parts: Vec<String> = result.jobs.iter().map(results::answer_text).collect();
+    parts.extend(result.groups.iter().map(GroupAnswer::text));
     for pending in &result.pending {
         let note = pending.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
         parts.push(format!("{} is {}{note}", pending.job_id, pending.status.as_str()));

@@ -9,7 +9,8 @@ use super::definition::{Effect, ToolRequest, define_tool};
 use super::listed_tools;
 use super::reference::properties;
 use super::{
-    call_apply, call_cancel, call_changes, call_discard, call_jobs, call_output, call_status, call_wait,
+    call_apply, call_cancel, call_changes, call_discard, call_jobs, call_many, call_output, call_status,
+    call_wait,
 };
 use crate::arguments::nearest;
 use crate::rejection::ToolRejection;
@@ -35,6 +36,10 @@ resources: switchboard://jobs/{id}, switchboard://jobs/{id}/output, switchboard:
 
 Calls at the same time: with `worktree: true`, each works in a private checkout of the git repository. Its changes are not in the \
 worktree of the user until they are applied, by the user or with call_apply if that is among the tools.
+
+Several agents on one task: call_many gives it to 2 to 8 agents and returns a group_id with the job_id of each. They race in private \
+checkouts, and `judge` compares the results; with `observe` they only answer, and one answer is written from theirs. call_wait, \
+call_status and call_cancel accept the group_id. An answer of such a job names its group_id.
 
 Verification: with `verify`, a command of yours decides whether the work is done; `repair` sends its failure back to the agent.
 
@@ -125,6 +130,7 @@ fn examples(name: &str) -> &'static str {
         return tool.howto;
     }
     match name {
+        call_many::NAME => call_many::HOWTO,
         call_wait::NAME => call_wait::HOWTO,
         call_status::NAME => call_status::HOWTO,
         call_output::NAME => call_output::HOWTO,

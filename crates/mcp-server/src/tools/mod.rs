@@ -1,4 +1,4 @@
-//! The table of the tools. Each tool has its own file; those that call an agent share one.
+//! The table of the tools. Each tool has its own file; those that call one agent share one.
 
 mod agent_tools;
 mod call;
@@ -7,7 +7,9 @@ mod call_cancel;
 mod call_changes;
 mod call_discard;
 mod call_jobs;
+mod call_many;
 pub(crate) mod call_output;
+mod call_parameters;
 mod call_status;
 mod call_wait;
 mod definition;
@@ -31,6 +33,7 @@ use crate::rejection::ToolRejection;
 /// All tools, in the order of `tools/list` and of the reference page.
 static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     let others = [
+        call_many::tool(),
         call_wait::tool(),
         call_status::tool(),
         call_output::tool(),
@@ -63,6 +66,7 @@ pub(crate) async fn call_tool(request: ToolRequest<'_>) -> Result<CallToolRespon
         return Box::pin(tool.call(request)).await;
     }
     match request.tool.name.as_ref() {
+        call_many::NAME => Box::pin(call_many::call(request)).await,
         call_wait::NAME => call_wait::call(request).await,
         call_status::NAME => call_status::call(request).await,
         call_output::NAME => call_output::call(request).await,

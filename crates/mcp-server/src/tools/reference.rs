@@ -18,7 +18,9 @@ result has `isError: true`, its text names the parameter and the remedy, and its
 no job was submitted then. If changes cannot be applied, it also contains `conflicts`, a list of {path, reason}. The result of an unsuccessful call (`failed`, `timeout`, `cancelled`) is also an error and contains the whole answer.
 
 `call_rehearsal` is listed only if the operator has enabled it (`rehearsal`), and `call_apply` and `call_discard` only with
-`mcp.apply_changes`. A job id can be abbreviated to a unique prefix of at least four characters.
+`mcp.apply_changes`. A job id can be abbreviated to a unique prefix of at least four characters. `call_wait`, `call_status` and
+`call_cancel` also accept a `group_id` of `call_many`; the other tools answer it with the ids of its jobs. The result of `call_many` is an
+error if the group has ended without a result: no contender completed, or no common answer was written.
 Blank strings count as absent.
 ";
 

@@ -11,6 +11,7 @@ mod call_tools;
 mod claude_host;
 mod client;
 mod conformance;
+mod groups;
 mod harness;
 mod http;
 mod jobs;
@@ -52,6 +53,7 @@ fn trials() -> Vec<Trial> {
     let plain = [
         bad_input::TESTS,
         call_tools::TESTS,
+        groups::TESTS,
         http::TESTS,
         jobs::TESTS,
         pressure::TESTS,

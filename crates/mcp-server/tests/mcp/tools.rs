@@ -27,6 +27,7 @@ fn tools_are_listed_with_schemas_and_annotations() {
                 "call_cc",
                 "call_codex",
                 "call_gem",
+                "call_many",
                 "call_wait",
                 "call_status",
                 "call_output",
@@ -43,6 +44,7 @@ fn tools_are_listed_with_schemas_and_annotations() {
         }
         assert_eq!(tools[0]["inputSchema"]["required"], json!(["prompt"]));
         assert_eq!(tools[1]["inputSchema"]["required"], json!(["prompt", "cwd"]));
+        assert_eq!(tools[3]["inputSchema"]["required"], json!(["prompt", "agents"]));
         for tool in &tools[..3] {
             assert!(tool["inputSchema"]["properties"]["session_id"].is_object(), "{tool}");
         }
@@ -78,8 +80,18 @@ fn structured_content_matches_its_schema() {
             .call_tool_ok("call_rehearsal", json!({ "prompt": "@rehearse hang", "wait_ms": 0 }))
             .await["job_id"]
             .clone();
+        let two = ["rehearsal", "rehearsal:x"];
+        let hanging =
+            json!({ "prompt": "@rehearse hang", "agents": two, "judge": "rehearsal", "wait_ms": 0 });
+        let group = client.call_tool_ok("call_many", hanging).await["group_id"].clone();
         let requests = [
             ("call_rehearsal", json!({ "prompt": "Hello" })),
+            ("call_many", json!({ "prompt": prompt, "agents": two, "judge": "rehearsal", "verify": "true" })),
+            ("call_many", json!({ "prompt": "Hello", "agents": two, "observe": true })),
+            ("call_status", json!({ "job_id": group })),
+            ("call_wait", json!({ "job_ids": [job, group], "timeout_ms": 0 })),
+            ("call_cancel", json!({ "job_id": group })),
+            ("call_wait", json!({ "job_ids": [group] })),
             ("call_rehearsal", json!({ "prompt": "@rehearse deny Bash\n@rehearse fail rate-limit" })),
             ("call_status", json!({ "job_id": running })),
             ("call_status", json!({ "job_id": job })),

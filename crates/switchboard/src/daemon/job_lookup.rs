@@ -23,11 +23,7 @@ pub(super) async fn find_jobs(service: &JobService, given: &[String]) -> Result<
     let mut found = Vec::new();
     for id in given {
         if GroupId::strip_prefix(id).is_some() {
-            let group = find_group(service, id).await?;
-            // Without those that retention has removed.
-            for job in group.jobs() {
-                found.extend(service.job(job).await.is_ok().then_some(job));
-            }
+            found.extend(service.jobs_of_group(&find_group(service, id).await?).await?);
         } else {
             found.push(find_job(service, id).await?.id);
         }
