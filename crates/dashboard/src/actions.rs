@@ -1,4 +1,4 @@
-//! The actions of a visitor: log in, log out, cancel a job, run it again. See `restore` for those on changes.
+//! The actions of a visitor: log in, log out, cancel a job, run it again. See `restore` for those on changes, and `group`.
 //!
 //! Each change needs the visitor's form token in addition to the cookie. `auth` has already checked the origin.
 
@@ -64,7 +64,8 @@ pub(crate) struct FormFields {
 }
 
 impl FormFields {
-    fn check(&self, visitor: &WebVisitor) -> Result<(), PageRejection> {
+    /// Checks the token.
+    pub fn check(&self, visitor: &WebVisitor) -> Result<(), PageRejection> {
         if visitor.owns_form(&self.token) {
             return Ok(());
         }

@@ -49,7 +49,7 @@ pub(crate) async fn section(
             @if let Some(checkout) = &changes.checkout { (private_checkout(checkout)) }
             @if !patches.is_empty() { (actions(job, changes, visitor)) }
             @if changes.files_changed > 0 {
-                p.aside { (page::group_digits(changes.files_changed)) @if changes.files_changed == 1 { " file, " } @else { " files, " }
+                p.aside { (page::count_files(changes.files_changed)) ", "
                     "+" (page::group_digits(changes.lines_added)) " −" (page::group_digits(changes.lines_removed)) " lines; ignored files are not part of them. "
                     @if !patches.is_empty() { a href={ "/jobs/" (job) "/patch" } { "Patch" } } }
             }

@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Redirect, Response};
 use calls::{Answer, JobFiles, PrefixMatch, Processes, Sandbox, Stream, Verification, VerificationState};
 use maud::{Markup, html};
-use model::{Job, JobId, JobIdPrefix};
+use model::{GroupRole, Job, JobGroup, JobId, JobIdPrefix};
 use render::duration::format_millis;
 use render::text::{format_count, format_dollars, sanitize, shell_quote, to_one_line, truncate};
 use tokio::time::timeout;
@@ -21,7 +21,7 @@ use crate::rejection::PageRejection;
 use crate::transcript::{self, TranscriptSnapshot};
 
 /// Maximum number of shown characters of a prompt or an answer.
-const MAX_PROMPT_CHARS: usize = 50_000;
+pub(crate) const MAX_PROMPT_CHARS: usize = 50_000;
 /// Timeout for the list of processes.
 const PROCESSES_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum size of a downloaded stream.
@@ -68,8 +68,7 @@ pub(crate) async fn show(
         timeout(PROCESSES_TIMEOUT, context.service().processes(job.id)).await.unwrap_or(Ok(Vec::new()));
     let running = if job.completed_at.is_none() { seen? } else { Vec::new() };
     let changes = changes::section(context.service(), job.id, &answer, &visitor).await;
-    let first = job.order.call.prompt.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let head = to_one_line(first, 120);
+    let head = headline(&job);
     let main = html! {
         (heading(&job, &head, &visitor))
         div.job-page data-live=[job.completed_at.is_none().then(|| format!("/jobs/{}/live?told={}", job.id, snapshot.seen))] {
@@ -91,6 +90,12 @@ pub(crate) async fn show(
     Ok(page::page(if head.is_empty() { "Job" } else { &head }, ActivePage::Job, &visitor, &main))
 }
 
+/// Returns the first line of the prompt of a job; an empty text for an empty prompt.
+pub(crate) fn headline(job: &Job) -> String {
+    let first = job.order.call.prompt.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    to_one_line(first, 120)
+}
+
 fn heading(job: &Job, head: &str, visitor: &WebVisitor) -> Markup {
     html! {
         div.head.of-job {
@@ -100,13 +105,30 @@ fn heading(job: &Job, head: &str, visitor: &WebVisitor) -> Markup {
                 (page::state_chips(job.progress.state.name(), job.progress.cancel_requested_at.is_some()))
                 span { (job.order.call.agent) }
                 span { "submitted " (page::timestamp(job.created_at.as_millis())) }
+                @if let Some(group) = &job.order.call.group { (group_link(job.id, group)) }
             }
             div data-swap="actions" { (actions(job, visitor)) }
         }
     }
 }
 
-fn prompt(job: &Job) -> Markup {
+/// Renders the role of a job in its group, with a link to the page of the group.
+fn group_link(job: JobId, group: &JobGroup) -> Markup {
+    let count = group.contenders.len();
+    let role = match group.role(job) {
+        Some(GroupRole::Contender(_)) => format!("One of {count} in "),
+        Some(GroupRole::Reviewer(_)) => format!("Compares the {count} results of "),
+        None => String::new(),
+    };
+    html! {
+        @if let Some(id) = group.id() {
+            span { (role) a href={ "/groups/" (id) } { "group " (short(id.first_job())) } }
+        }
+    }
+}
+
+/// Renders the prompt of a job, cut to a maximum.
+pub(crate) fn prompt(job: &Job) -> Markup {
     let (text, missing) = truncate(&job.order.call.prompt, MAX_PROMPT_CHARS);
     let long = text.lines().count() > 12 || text.len() > 1_500;
     let body = html! {

@@ -9,7 +9,9 @@ mod assets;
 mod auth;
 mod changes;
 mod context;
+mod group;
 mod job;
+mod keep;
 mod list;
 mod live;
 mod login;
@@ -183,6 +185,10 @@ impl Dashboard {
             .route("/jobs/{job}/discard", post(restore::discard))
             .route("/jobs/{job}/undo", post(restore::undo))
             .route("/jobs/{job}/redo", post(restore::redo))
+            .route("/jobs/{job}/keep", post(keep::keep))
+            .route("/groups/{group}", get(group::show))
+            .route("/groups/{group}/live", get(live::group))
+            .route("/groups/{group}/cancel", post(group::cancel))
             .route("/logout", post(actions::logout))
             .route_layer(from_fn_with_state(context.clone(), auth::require_login));
         let public = Router::new()

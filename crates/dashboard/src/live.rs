@@ -1,7 +1,8 @@
-//! Live updates: server-sent events for the list and for the page of a job.
+//! Live updates: server-sent events for the list and for the pages of jobs and groups.
 //!
 //! Events contain fragments that the code of the pages renders. A client may disconnect at any time; all streams end at shutdown.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -9,19 +10,23 @@ use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use calls::{ChangeStream, Follow, Followed, JobFilter, WatchEvent};
+use calls::{CallError, ChangeStream, Follow, Followed, JobFilter, WatchEvent};
 use futures_util::stream::{Stream, unfold};
-use model::JobId;
+use model::{JobGroup, JobId};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::context::{PageContext, WatcherGuard};
+use crate::group::{activity_line, current_activity, find_group};
 use crate::list::{self, ListQuery};
 use crate::rejection::PageRejection;
 use crate::transcript::{JobTranscript, TranscriptEntry, failure, render_entry};
 
 /// Interval of keep-alive comments.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Interval of the reports on the activities in a group. An agent changes its activity with each piece of text.
+const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
 
 fn stream(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
@@ -173,6 +178,94 @@ impl JobStream {
 
     fn with_id(&self, event: Event) -> Event {
         event.id(self.transcript.seen.to_string())
+    }
+}
+
+/// Handles requests for the event stream of a group: that its page has changed, and the current activities of its jobs.
+pub(crate) async fn group(
+    State(context): State<PageContext>,
+    Path(group): Path<String>,
+) -> Result<Response, PageRejection> {
+    let (_, group) = find_group(context.service(), &group).await?;
+    let changes = context.service().changes().await?;
+    let watcher = context.count_watcher();
+    let mut ticks = interval(ACTIVITY_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let updates = GroupStream {
+        context,
+        group,
+        changes,
+        ticks,
+        shown: BTreeMap::new(),
+        // The page was rendered before the watch started.
+        has_changed: true,
+        has_ended: false,
+        _watcher: watcher,
+    };
+    Ok(stream(unfold(updates, |mut updates| async move { Some((Ok(updates.next().await?), updates)) })))
+}
+
+struct GroupStream {
+    context: PageContext,
+    group: JobGroup,
+    changes: ChangeStream,
+    ticks: Interval,
+    /// The activities that were sent.
+    shown: BTreeMap<JobId, String>,
+    /// Is true if the page must be reloaded.
+    has_changed: bool,
+    has_ended: bool,
+    _watcher: WatcherGuard,
+}
+
+impl GroupStream {
+    async fn next(&mut self) -> Option<Event> {
+        let shutdown = self.context.shutdown().clone();
+        while !self.has_ended {
+            if std::mem::take(&mut self.has_changed) {
+                self.has_ended = self.is_finished().await;
+                return Some(event(if self.has_ended { "ended" } else { "changed" }, &json!({})));
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return None,
+                _ = self.ticks.tick() => {
+                    if let Some(lines) = self.changed_activities() {
+                        return Some(event("activity", &json!({ "lines": lines })));
+                    }
+                }
+                change = self.changes.next() => match change? {
+                    WatchEvent::Changed(change) if self.group.jobs().all(|job| job != change.job) => {}
+                    _ => self.has_changed = true,
+                },
+            }
+        }
+        None
+    }
+
+    /// Returns whether all jobs of the group have ended. One that retention has removed had ended.
+    async fn is_finished(&self) -> bool {
+        for job in self.group.jobs() {
+            match self.context.service().job(job).await {
+                Ok(job) if job.completed_at.is_some() => {}
+                Err(CallError::NoSuchJob { .. }) => {}
+                Ok(_) | Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Returns the activities that differ from those that were sent.
+    fn changed_activities(&mut self) -> Option<BTreeMap<JobId, String>> {
+        let service = self.context.service();
+        let mut changed = BTreeMap::new();
+        for job in self.group.jobs() {
+            let Some(line) = current_activity(service, job) else { continue };
+            if self.shown.get(&job) != Some(&line) {
+                changed.insert(job, activity_line(&line).into_string());
+                self.shown.insert(job, line);
+            }
+        }
+        (!changed.is_empty()).then_some(changed)
     }
 }
 

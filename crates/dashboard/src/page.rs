@@ -15,7 +15,7 @@ pub(crate) enum ActivePage {
     Jobs,
     Overview,
     Agents,
-    /// The page of one job.
+    /// The page of one job, or of a group.
     Job,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn refreshing_page(
     frame(title, &head, main, seconds.map(|seconds| seconds.to_string()))
 }
 
-/// Returns the `aria-current` value of a navigation entry. The page of a job belongs to the entry *Jobs*.
+/// Returns the `aria-current` value of a navigation entry. The pages of jobs and groups belong to the entry *Jobs*.
 fn current(place: ActivePage, active: ActivePage) -> Option<&'static str> {
     match (place, active) {
         (ActivePage::Jobs, ActivePage::Job) => Some("true"),
@@ -162,6 +162,11 @@ pub(crate) fn group_digits(number: u64) -> String {
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
     groups.join(",")
+}
+
+/// Formats a number of files.
+pub(crate) fn count_files(count: u64) -> String {
+    format!("{} {}", group_digits(count), if count == 1 { "file" } else { "files" })
 }
 
 /// Renders text with inline code in backticks.

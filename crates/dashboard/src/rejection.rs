@@ -22,8 +22,8 @@ pub(crate) fn error_page(status: StatusCode, message: &str, hint: &str) -> Respo
 #[derive(Debug)]
 pub(crate) struct PageRejection {
     status: StatusCode,
-    message: String,
-    hint: String,
+    pub message: String,
+    pub hint: String,
 }
 
 impl PageRejection {
@@ -54,6 +54,7 @@ impl From<CallError> for PageRejection {
             CallError::NoSuchJob { .. } | CallError::ChangesMissing { .. } => StatusCode::NOT_FOUND,
             CallError::AlreadyEnded { .. }
             | CallError::Checkout(_)
+            | CallError::Group(_)
             | CallError::NoCheckout { .. }
             | CallError::ChangesState { .. }
             | CallError::Continued { .. }

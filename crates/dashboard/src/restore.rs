@@ -22,6 +22,8 @@ use crate::rejection::PageRejection;
 
 /// The maximum number of listed files.
 const MAX_FILES: usize = 200;
+/// The title of the page about conflicts of an apply.
+pub(crate) const NOT_APPLIED: &str = "The changes cannot be applied";
 
 /// Handles a request to apply the changes in a private checkout.
 pub(crate) async fn apply(
@@ -31,31 +33,60 @@ pub(crate) async fn apply(
     Form(form): Form<FormFields>,
 ) -> Result<Response, PageRejection> {
     let (job, markers) = (form.parse_job(&job, &visitor)?, form.markers);
-    let request = ApplyRequest { markers, ..ApplyRequest::default() };
-    let applied = match context.service().apply(job, request).await {
-        Err(CallError::Restore(RestoreError::Conflicts(conflicts))) => {
+    let applied = match apply_changes(&context, job, markers).await? {
+        Ok(applied) => applied,
+        Err(conflicts) => {
             let remedy = if markers {
                 html! {}
             } else {
                 apply_with_markers(job, &visitor)
             };
-            return Ok(conflicts_page(job, "The changes cannot be applied", &conflicts, &remedy, &visitor));
-        }
-        applied => applied?,
-    };
-    tracing::info!(%job, "applied changes on the web page");
-    let Applied { worktree, restored, state } = applied;
-    let title = if state == ChangesState::Applied { "Changes applied" } else { "Some changes were left out" };
-    let summary = html! {
-        p { "The changes are in " code.path { (strip_control(&show_path(&worktree))) } ". Nothing was committed or staged." }
-        @if state != ChangesState::Applied {
-            p { "The private checkout stays, because it has the only copy of the files that were left out." }
+            return Ok(conflicts_page(job, NOT_APPLIED, &conflicts, &remedy, &visitor));
         }
     };
-    Ok(outcome_page(job, title, &summary, &restored.files, &visitor))
+    Ok(outcome_page(
+        job,
+        applied_title(&applied),
+        &applied_summary(&applied),
+        &applied.restored.files,
+        &visitor,
+    ))
 }
 
-fn apply_with_markers(job: JobId, visitor: &WebVisitor) -> Markup {
+/// Applies the changes of a job, or returns the conflicts for which nothing was written.
+pub(crate) async fn apply_changes(
+    context: &PageContext,
+    job: JobId,
+    markers: bool,
+) -> Result<Result<Applied, Vec<Conflict>>, PageRejection> {
+    let request = ApplyRequest { markers, ..ApplyRequest::default() };
+    match context.service().apply(job, request).await {
+        Ok(applied) => {
+            tracing::info!(%job, "applied changes on the web page");
+            Ok(Ok(applied))
+        }
+        Err(CallError::Restore(RestoreError::Conflicts(conflicts))) => Ok(Err(conflicts)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the title of the page about applied changes.
+pub(crate) fn applied_title(applied: &Applied) -> &'static str {
+    if applied.state == ChangesState::Applied { "Changes applied" } else { "Some changes were left out" }
+}
+
+/// Renders the directory of applied changes, and whether all of them were applied.
+pub(crate) fn applied_summary(applied: &Applied) -> Markup {
+    html! {
+        p { "The changes are in " code.path { (strip_control(&show_path(&applied.worktree))) } ". Nothing was committed or staged." }
+        @if applied.state != ChangesState::Applied {
+            p { "The private checkout stays, because it has the only copy of the files that were left out." }
+        }
+    }
+}
+
+/// Renders a form that applies changes with conflict markers.
+pub(crate) fn apply_with_markers(job: JobId, visitor: &WebVisitor) -> Markup {
     html! {
         p { "You can also write conflicts in the same lines into the files, between conflict markers, and resolve them there." }
         form method="post" action={ "/jobs/" (job) "/apply" } {
@@ -132,7 +163,8 @@ async fn restore(
     Ok(outcome_page(job, title, &summary, &restored.files, &visitor))
 }
 
-fn outcome_page(
+/// Returns the page with the outcome for each file.
+pub(crate) fn outcome_page(
     job: JobId,
     title: &str,
     summary: &Markup,
@@ -147,7 +179,8 @@ fn outcome_page(
     page::page(title, ActivePage::Job, visitor, &main)
 }
 
-fn conflicts_page(
+/// Returns the page with the conflicts for which no file was changed.
+pub(crate) fn conflicts_page(
     job: JobId,
     title: &str,
     conflicts: &[Conflict],

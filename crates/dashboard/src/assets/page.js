@@ -127,6 +127,24 @@ const gathered = (doing) => {
   };
 };
 
+// Replaces the marked parts of the page by those of the current page.
+const swap = gathered(async () => {
+  const page = await anew();
+  if (!page) return;
+  each("[data-swap]", (old) => {
+    const fresh = select(`[data-swap="${old.dataset.swap}"]`, page);
+    if (!fresh) { old.remove(); return; }
+    // Keep an open confirmation, and the focus.
+    if (select("details[open]", old)) return;
+    const usable = "a, button, summary";
+    const focused = [...old.querySelectorAll(usable)].indexOf(document.activeElement);
+    old.replaceWith(document.adoptNode(fresh));
+    dress(fresh);
+    if (focused >= 0) fresh.querySelectorAll(usable)[focused]?.focus();
+  });
+  if (!select("main [data-live]", page)) select("main [data-live]")?.removeAttribute("data-live");
+});
+
 const list = select(".jobs-list[data-live]");
 if (list) {
   const jobs = select("#jobs");
@@ -187,19 +205,6 @@ if (job) {
     select("#silence")?.remove();
     if (follows) window.scrollTo({ top: document.body.scrollHeight });
   };
-  const swap = gathered(async () => {
-    const page = await anew();
-    if (!page) return;
-    each("[data-swap]", (old) => {
-      const fresh = select(`[data-swap="${old.dataset.swap}"]`, page);
-      if (!fresh) { old.remove(); return; }
-      // Keep an open confirmation.
-      if (old.contains(document.activeElement) || select("details[open]", old)) return;
-      old.replaceWith(document.adoptNode(fresh));
-      dress(fresh);
-    });
-    if (!select(".job-page[data-live]", page)) select(".job-page").removeAttribute("data-live");
-  });
   const told = new URL(job.dataset.live, location.href);
   watch(() => told.pathname + told.search, {
     piece: ({ html }, event) => { mark(event); growing(() => { const piece = node(html); story.append(piece); dress(piece); }); },
@@ -258,6 +263,25 @@ if (job) {
     setTimeout(again, 2000);
   };
   setTimeout(again, 2000);
+}
+
+const group = select(".group-page[data-live]");
+if (group) {
+  watch(() => group.dataset.live, {
+    changed: () => swap(),
+    activity: ({ lines }) => {
+      for (const [job, html] of Object.entries(lines)) {
+        const piece = document.createElement("template");
+        piece.innerHTML = html;
+        document.getElementById(`activity-${job}`)?.replaceChildren(piece.content);
+      }
+    },
+    ended: (_, event, stop) => {
+      stop();
+      say("Ended");
+      swap();
+    },
+  });
 }
 
 dress();

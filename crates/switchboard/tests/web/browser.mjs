@@ -34,6 +34,16 @@ const playInCheckout = (prompt) => {
   return job;
 };
 
+// Makes WORK a git repository with one source file.
+const createRepository = () => {
+  const git = (...args) => execFileSync("git", ["-c", "user.name=Ana", "-c", "user.email=ana@example.org", ...args], { cwd: WORK });
+  mkdirSync(join(WORK, "src"));
+  writeFileSync(join(WORK, "src/basket.rs"), "pub fn total(items: &[Item]) -> u64 {\n    items.len() as u64\n}\n");
+  git("init", "-q", "-b", "main");
+  git("add", "-A");
+  git("commit", "-q", "-m", "first");
+};
+
 // The root user has no sandbox of Chromium's; what is looked at is our own page.
 const args = process.getuid() === 0 ? ["--no-sandbox"] : [];
 const browser = await chromium.launch({ executablePath: CHROMIUM, headless: true, args });
@@ -178,12 +188,7 @@ const scenes = {
   async changes() {
     mkdirSync(SWITCHBOARD_HOME, { recursive: true, mode: 0o700 });
     writeFileSync(join(SWITCHBOARD_HOME, "config.toml"), "rehearsal = true\n");
-    const git = (...args) => execFileSync("git", ["-c", "user.name=Ana", "-c", "user.email=ana@example.org", ...args], { cwd: WORK });
-    mkdirSync(join(WORK, "src"));
-    writeFileSync(join(WORK, "src/basket.rs"), "pub fn total(items: &[Item]) -> u64 {\n    items.len() as u64\n}\n");
-    git("init", "-q", "-b", "main");
-    git("add", "-A");
-    git("commit", "-q", "-m", "first");
+    createRepository();
     const first = playInCheckout("Count the items of the basket by their price\n@rehearse write src/basket.rs \"pub fn total(items: &[Item]) -> u64 {\\n    items.iter().map(|item| item.price).sum()\\n}\\n\"\n@rehearse write notes.md by price\n@rehearse answer Done.");
     const second = playInCheckout("Document the basket\n@rehearse write src/basket.rs \"/// Returns the total.\\npub fn total(items: &[Item]) -> u64 {\\n    items.len() as u64 + 0\\n}\\n\"\n@rehearse answer Done.");
     for (const [name, options] of [
@@ -233,6 +238,75 @@ const scenes = {
     await picture(page, "undone");
     // The browser itself notes an answer of 409 as an error.
     assert.ok(page.wrong.every((wrong) => wrong.includes("409")), page.wrong.join());
+  },
+
+  async groups() {
+    createRepository();
+    const write = (model, text) => `@rehearse only ${model} write src/basket.rs "${text}\\n"`;
+    const prompt = [
+      "Count the items of the basket by their price",
+      write("opus", "pub fn total(items: &[Item]) -> u64 { items.iter().map(|item| item.price).sum() }"),
+      write("sonnet", "pub fn total(items: &[Item]) -> u64 { items[0].price }"),
+      write("haiku", "pub fn total(items: &[Item]) -> u64 { items.len() as u64 * 2 }"),
+      "@rehearse only haiku fail other I ran out of ideas",
+      "@rehearse only stuck say I still look at the basket",
+      "@rehearse only stuck hang",
+      "@rehearse only judge choose map(|item| item.price)",
+    ].join("\n");
+    const race = (...options) => JSON.parse(run("race", prompt, "--cwd", WORK, "--background", "--json", ...options));
+    const with_ = "rehearsal:opus,rehearsal:sonnet,rehearsal:haiku,rehearsal:stuck";
+    const group = race("--with", with_, "--judge", "rehearsal:judge", "--verify", "grep -q price src/basket.rs");
+    const page = await visit();
+    await go(page, `/groups/${group.group_id}`);
+    await page.evaluate(() => { window.untouched = true; });
+    await has(page, "#live", "Live");
+    const row = (number) => `[data-swap=contender-${number}]`;
+    await has(page, row(4), "I still look at the basket");
+    await has(page, `${row(1)} .is-open`);
+    await has(page, `${row(2)} .is-open`);
+    await has(page, `${row(3)} .why`, "I ran out of ideas");
+    await picture(page, "group-running");
+    // An open confirmation stays while the others change.
+    await page.locator("[data-swap=keep-1] summary").click();
+    run("cancel", group.contenders[3].job_id);
+    await has(page, `${row(4)} .is-cancelled`);
+    await has(page, ".of-job .line .chip", "ended");
+    await has(page, ".verdict", "Contender 1 is the best");
+    assert.equal(await page.evaluate(() => window.untouched), true, "the page was never loaded anew");
+    assert.equal(await page.locator("[data-live]").count(), 0);
+    assert.equal(await page.locator("#live").textContent(), "Ended");
+    assert.ok(await page.getByRole("button", { name: "Keep contender 1" }).isVisible());
+    nothingWrong(page);
+    for (const [name, options] of [
+      ["light", { colorScheme: "light" }], ["dark", { colorScheme: "dark" }],
+      ["narrow", { viewport: { width: 380, height: 760 }, deviceScaleFactor: 2, hasTouch: true }],
+    ]) {
+      const other = await visit(options);
+      await go(other, `/groups/${group.group_id}`);
+      await other.locator("[data-swap=keep-1] summary").click();
+      const whole = await other.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+      assert.ok(whole <= 0, `${name} is ${whole} too wide`);
+      await picture(other, `group-${name}`);
+      nothingWrong(other);
+    }
+    await page.getByRole("button", { name: "Keep contender 1" }).click();
+    await has(page, "h1", "Changes applied, the others discarded");
+    await picture(page, "group-kept");
+    assert.match(readFileSync(join(WORK, "src/basket.rs"), "utf8"), /item.price/);
+    await page.getByRole("link", { name: "Back to the group" }).click();
+    await has(page, `${row(2)} .is-discarded`);
+    await page.locator(`${row(1)} a`).click();
+    await has(page, ".of-job .line", "One of 4 in group");
+    // Without a script.
+    const answers = race("--with", "rehearsal:stuck,rehearsal:b", "--observe");
+    const plain = await visit({ javaScriptEnabled: false });
+    await go(plain, `/groups/${answers.group_id}`);
+    await has(plain, ".contenders", "stuck");
+    await plain.locator("[data-swap=actions] summary").click();
+    await plain.getByRole("button", { name: "Cancel the group" }).click();
+    await plain.waitForURL((at) => at.pathname === `/groups/${answers.group_id}`);
+    await has(plain, ".contenders .is-cancelled");
+    nothingWrong(page);
   },
 
   async plots() {

@@ -10,7 +10,7 @@ use crate::bed::Harness as Bed;
 use crate::visitor::{HttpResponse, WebClient, run_job};
 
 /// Creates a bed whose working directory is a git repository with the file `a.txt`.
-fn bed_with_repository() -> Bed {
+pub fn bed_with_repository() -> Bed {
     let bed = Bed::new();
     bed.configure("rehearsal = true\n");
     fs::write(bed.work().join("a.txt"), "one\n").unwrap();

@@ -93,6 +93,11 @@ fn browser_applies_and_undoes_changes() {
 }
 
 #[test]
+fn browser_compares_and_keeps_a_contender() {
+    run_scenario("groups");
+}
+
+#[test]
 fn browser_draws_the_charts() {
     run_scenario("plots");
 }

@@ -6,6 +6,7 @@
 mod bed;
 mod changes;
 mod chromium;
+mod groups;
 mod live;
 mod login;
 mod pages;
