@@ -165,7 +165,7 @@ pub enum CallError {
         job: JobId,
     },
     /// The changes in a private checkout are not in a state for the request.
-    #[error("the changes of job {job} are {}", state.name())]
+    #[error("{}", describe_state(job, *state))]
     ChangesState {
         /// The job.
         job: JobId,
@@ -291,6 +291,7 @@ impl CallError {
             }
             Self::ChangesState { state: ChangesState::Applied, .. } => "undo takes them back".to_owned(),
             Self::ChangesState { state: ChangesState::Undone, .. } => "an undo can be undone".to_owned(),
+            Self::ChangesState { state: ChangesState::Unchanged, .. } => "read its answer".to_owned(),
             Self::ChangesState { .. } => "look at them in its patch".to_owned(),
             Self::Continued { by, .. } => format!("use job {by}, whose changes include them"),
             Self::StillRunning { .. } => "wait until it has ended, or cancel it".to_owned(),
@@ -357,6 +358,13 @@ fn past_participle(state: StateName) -> &'static str {
         StateName::Timeout => "timed out",
         StateName::Cancelled => "been cancelled",
         state => state.as_str(),
+    }
+}
+
+fn describe_state(job: &JobId, state: ChangesState) -> String {
+    match state {
+        ChangesState::Unchanged => format!("job {job} has changed nothing"),
+        state => format!("the changes of job {job} are {}", state.name()),
     }
 }
 

@@ -222,7 +222,7 @@ pub fn describe_collisions(collisions: &[Collision]) -> Option<String> {
         let path = strip_control(&collision.path);
         match (&collision.job_id, &collision.conflict) {
             (Some(job), _) => format!("{path} also changed by {}", short_id(job)),
-            (None, Some(_)) => format!("{path} conflicts with your edits"),
+            (None, Some(reason)) => format!("{path} cannot be merged: {}", strip_control(reason)),
             (None, None) => format!("{path} merges with your edits"),
         }
     };
@@ -305,7 +305,7 @@ mod tests {
             [
                 "changed: 3 files (+20 −4) in /c/shop; switchboard apply 01a1dde2-0000",
                 "no branch: the disk is full",
-                "collisions: src/a␇.rs also changed by 01a1dde2-0000; b conflicts with your edits; c merges with your edits; \
+                "collisions: src/a␇.rs also changed by 01a1dde2-0000; b cannot be merged: edited since; c merges with your edits; \
                  0 merges with your edits; 1 merges with your edits; 2 more",
                 "not in the checkout: vendor/lib, nested",
             ]

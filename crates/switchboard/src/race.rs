@@ -207,9 +207,10 @@ impl GroupView {
             let label = label(&contender.number.to_string(), &contender.answer);
             self.show_job(&label, &contender.answer, &describe_progress(contender));
         }
-        let reviewer = if report.is_race() { "judge" } else { "synthesis" };
-        for review in &report.reviews {
-            self.show_job(&label(reviewer, review), review, &describe_status(review));
+        for (position, review) in report.reviews.iter().enumerate() {
+            let name =
+                if report.is_race() { format!("judge {}", position + 1) } else { "synthesis".to_owned() };
+            self.show_job(&label(&name, review), review, &describe_status(review));
         }
     }
 
@@ -224,9 +225,9 @@ impl GroupView {
             bar.set_message(strip_control(&format!("{label} · {progress}")));
             return bar.tick();
         }
-        if self.statuses.insert(answer.job_id.clone(), answer.status) != Some(answer.status)
-            && !self.is_silent
-        {
+        let is_new = self.statuses.insert(answer.job_id.clone(), answer.status) != Some(answer.status);
+        if is_new && !self.is_silent {
+            let progress = if answer.status.is_final() { progress } else { answer.status.as_str() };
             output::aside(&strip_control(&format!("{label}: {progress}")));
         }
     }

@@ -309,10 +309,11 @@ impl JobService {
         for job in others.contenders {
             match self.discard(job).await {
                 Ok(()) => discarded.push(job),
-                // Without changes, already applied or discarded, or removed by retention.
+                // Without changes, already applied or discarded, part of a later job, or removed by retention.
                 Err(
                     CallError::NoCheckout { .. }
                     | CallError::ChangesState { .. }
+                    | CallError::Continued { .. }
                     | CallError::NoSuchJob { .. },
                 ) => {}
                 Err(error) => return Err(error),

@@ -29,6 +29,7 @@ tests![
     invalid_group_is_rejected_before_a_job_exists,
     contenders_report_overlaps_in_place_of_collisions,
     kept_contender_is_applied_and_the_others_discarded,
+    continued_changes_of_a_contender_stay_open,
     retry_of_a_contender_leaves_the_group,
     client_cannot_claim_a_group,
 ];
@@ -368,6 +369,30 @@ fn kept_contender_is_applied_and_the_others_discarded() {
         assert_eq!(service.discard_other_contenders(id(1)).await.unwrap(), [], "it is idempotent");
         let refused = service.discard_other_contenders(group.reviewers[0].job).await;
         assert!(matches!(refused, Err(CallError::Group(GroupError::NotAContender { .. }))), "{refused:?}");
+        close(&service).await;
+    });
+}
+
+fn continued_changes_of_a_contender_stay_open() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        let script = format!("{WRITING}\nonly third write a.txt three");
+        let request = GroupRequest { judge: None, ..race(harness, &script, &["fast", "slow", "third"]) };
+        let report = raced(&service, request).await;
+        let id = |number: usize| report.contenders[number].answer.job_id.parse::<JobId>().unwrap();
+        let mut follow_up = harness.request("write b.txt more");
+        let session = report.contenders[1].answer.session_id.clone().unwrap();
+        follow_up.call.session = SessionChoice::Resume(session.parse().unwrap());
+        let follow_up = service.submit(follow_up).await.unwrap().job;
+        let answer = ended(&service, follow_up).await;
+        apply(&service, &report.contenders[0].answer).await.unwrap();
+        assert_eq!(service.discard_other_contenders(id(0)).await.unwrap(), [id(2)]);
+        assert_eq!(
+            checkout(&service.answer(follow_up).await.unwrap()).state,
+            ChangesState::Open,
+            "{answer:?}"
+        );
         close(&service).await;
     });
 }

@@ -97,6 +97,7 @@ fn command_hint(error: &CallError) -> String {
             ),
             ChangesState::Applied => format!("take them back with `switchboard undo {job}`"),
             ChangesState::Undone => format!("apply them again with `switchboard undo --redo {job}`"),
+            ChangesState::Unchanged => format!("read its answer with `switchboard status {job}`"),
             _ => format!("see the patch with `switchboard diff {job}`"),
         },
         CallError::Continued { by, .. } => {

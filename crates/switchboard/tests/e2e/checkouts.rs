@@ -187,7 +187,7 @@ fn closing_lines_name_collisions() {
     shop.run(&["wait", &second]);
     let status = stdout(&shop.run(&["status", &second]));
     let line = format!(
-        "collisions: src/b.txt conflicts with your edits; a.txt also changed by {}",
+        "collisions: src/b.txt cannot be merged: edited since in the same or adjacent lines; a.txt also changed by {}",
         &id(&first)[..13]
     );
     assert!(status.lines().any(|found| found == line), "{status}");
