@@ -332,7 +332,11 @@ impl CallError {
             Self::Group(GroupError::Size { .. }) => Some("agents"),
             Self::Group(GroupError::ReadOnly) => Some("observe"),
             Self::Group(GroupError::SharedDirectories) => Some("add_dirs"),
-            Self::Group(GroupError::NotGrouped { .. } | GroupError::NotAContender { .. })
+            Self::Group(
+                GroupError::NotGrouped { .. }
+                | GroupError::NotAContender { .. }
+                | GroupError::RepeatedReview { .. },
+            )
             | Self::NoSuchJob { .. }
             | Self::AlreadyEnded { .. }
             | Self::ChangesMissing { .. }

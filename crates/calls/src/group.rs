@@ -51,8 +51,8 @@ pub(crate) fn review_prompt(
     let share = CANDIDATES_BYTES / shown.len();
     let mut prompt = match group.kind {
         GroupKind::Race => format!(
-            "Compare {} solutions of one task and choose the best. Each is a patch for the repository in the current directory, which does \
-             not contain any of them. Read the files there where you need to; change nothing.\n",
+            "Compare {} solutions of one task and choose the best. Each is a patch for the repository in the current directory, whose files \
+             may have changed since. Read them where you need to; change nothing.\n",
             shown.len()
         ),
         GroupKind::Answers => format!(
@@ -121,10 +121,10 @@ pub(crate) enum Choice {
 /// Reads the verdict at the end of a judge's answer. Returns `None` for an answer without a readable verdict.
 pub(crate) fn read_verdict(group: &JobGroup, reviewer: usize, answer: &str) -> Option<Choice> {
     let plain = |line: &str| line.trim_matches(|c: char| c.is_whitespace() || "*_`#.".contains(c)).to_owned();
-    let verdict = answer.lines().rev().map(plain).find_map(|line| {
-        let head = line.get(..VERDICT.len())?;
-        head.eq_ignore_ascii_case(VERDICT).then(|| plain(&line[VERDICT.len()..]))
-    })?;
+    // An earlier line with a verdict can be a quotation.
+    let line = answer.lines().rev().map(plain).find(|line| !line.is_empty())?;
+    let is_verdict = line.get(..VERDICT.len()).is_some_and(|head| head.eq_ignore_ascii_case(VERDICT));
+    let verdict = is_verdict.then(|| plain(&line[VERDICT.len()..]))?;
     if verdict.eq_ignore_ascii_case(NONE) {
         return Some(Choice::Nobody);
     }
@@ -159,6 +159,12 @@ pub enum GroupError {
         /// The job.
         job: JobId,
     },
+    /// The job compares the results of a group, so it cannot be repeated alone.
+    #[error("job {job} compares the results of a group and cannot be repeated alone")]
+    RepeatedReview {
+        /// The job.
+        job: JobId,
+    },
     /// The job compares the results of a group.
     #[error("job {job} has no changes to keep: it compares the results of the others")]
     NotAContender {
@@ -178,6 +184,7 @@ impl GroupError {
             Self::ReadOnly => "omit the verification, its options and the worktree",
             Self::SharedDirectories => "omit them, or call the agents one after the other",
             Self::NotGrouped { .. } => "use the id of a group, or handle the job alone",
+            Self::RepeatedReview { .. } => "submit the task as a new group",
             Self::NotAContender { .. } => "name one of the calls that work on the task",
         }
     }
@@ -215,6 +222,9 @@ pub enum VerdictState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Review {
     Pending,
+    Cancelled,
+    /// Fewer than two contenders have a result.
+    NothingToCompare,
     Failed {
         reason: String,
     },
@@ -239,6 +249,13 @@ pub(crate) fn combine_reviews(
     let mut choices = Vec::new();
     for (number, review) in reviews.iter().enumerate() {
         let choice = match review {
+            Review::NothingToCompare => {
+                let reason = "fewer than two agents completed the task with changes".to_owned();
+                return verdict(VerdictState::NotJudged, None, reason);
+            }
+            Review::Cancelled => {
+                return verdict(VerdictState::NotJudged, None, "the judge was cancelled".to_owned());
+            }
             Review::Failed { reason } => {
                 return verdict(VerdictState::NotJudged, None, format!("the judge failed: {reason}"));
             }
@@ -352,13 +369,15 @@ mod tests {
     }
 
     #[test]
-    fn verdict_is_read_from_the_last_line_with_one() {
+    fn verdict_is_read_from_the_last_line() {
         let group = group(GroupKind::Race, 3);
         let a = Some(Choice::Contender(group.shown_order(0)[0]));
         for (answer, expected) in [
             ("Because.\nVERDICT: A", a),
             ("**Verdict: a**\n", a),
             ("VERDICT: B\nOn reflection:\n`VERDICT: A`.", a),
+            ("```\nVERDICT: A\n```\n", a),
+            ("It contains\nVERDICT: A\nwhich I ignore.", None),
             ("VERDICT: NONE", Some(Choice::Nobody)),
             ("VERDICT: none.\n\n", Some(Choice::Nobody)),
             ("A is best", None),
@@ -386,6 +405,8 @@ mod tests {
             ([none(), none()], VerdictState::NoneAccepted, None),
             ([choose(0, 1), Review::Pending], VerdictState::Pending, None),
             ([choose(0, 1), failed()], VerdictState::NotJudged, None),
+            ([choose(0, 1), Review::Cancelled], VerdictState::NotJudged, None),
+            ([Review::NothingToCompare, Review::NothingToCompare], VerdictState::NotJudged, None),
             ([choose(0, 2), choose(1, 2)], VerdictState::NotJudged, None),
             ([choose(0, 1), Review::Answered("hm".into())], VerdictState::NotJudged, None),
         ] {

@@ -70,8 +70,8 @@ pub use group::{GroupError, GroupVerdict, VerdictState};
 pub use job_changes::{ChangedFile, Changes, ChangesState, Collision, PrivateCheckout};
 pub use rebuild::{RecoveryReport, SkippedDirectory, recover_store};
 pub use service::{
-    Applied, ApplyRequest, CallRequest, Cancellation, Contender, FileSelection, Follow, Followed,
-    GroupReport, GroupRequest, JobService, OpenChanges, SubmittedGroup, SubmittedJob, Until,
+    Applied, ApplyRequest, CallRequest, Cancellation, ClosedJobs, Contender, FileSelection, Follow, Followed,
+    GroupMatch, GroupReport, GroupRequest, JobService, OpenChanges, SubmittedGroup, SubmittedJob, Until,
 };
 pub use settings::{PolicyCeiling, RepositoryOptions, Settings};
 // Types of the store that occur in the interface of the service.

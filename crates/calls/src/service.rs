@@ -37,7 +37,7 @@ pub use cancel::Cancellation;
 pub use changes::FileSelection;
 pub use checkouts::{Applied, ApplyRequest, OpenChanges};
 pub use follow::{Follow, Followed};
-pub use groups::{Contender, GroupReport, GroupRequest, SubmittedGroup};
+pub use groups::{ClosedJobs, Contender, GroupMatch, GroupReport, GroupRequest, SubmittedGroup};
 pub use submit::{CallRequest, SubmittedJob};
 pub use wait::Until;
 
@@ -63,6 +63,8 @@ struct Parts {
     scheduler: Arc<Scheduler>,
     shutdown: Shutdown,
     background: Mutex<JoinSet<()>>,
+    /// Held while a group is submitted.
+    group_submissions: Mutex<()>,
 }
 
 impl Drop for Parts {

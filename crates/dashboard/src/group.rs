@@ -5,7 +5,7 @@
 use axum::extract::{Extension, Form, Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use calls::{
-    Answer, CallError, Changes, Contender, GroupReport, GroupVerdict, JobService, JobStatus, PrefixMatch,
+    Answer, CallError, Changes, Contender, GroupMatch, GroupReport, GroupVerdict, JobService, JobStatus,
     VerdictState, Verification, VerificationState,
 };
 use maud::{Markup, html};
@@ -41,18 +41,14 @@ pub(crate) async fn find_group(
         )
     };
     let prefix = GroupId::parse_prefix(given).and_then(Result::ok).ok_or_else(unknown)?;
-    let job = match service.find(prefix).await? {
-        PrefixMatch::One(job) => job,
-        PrefixMatch::Nothing => return Err(unknown()),
-        PrefixMatch::Several(_) => {
-            return Err(PageRejection::bad_request(
-                "Several jobs start with this id",
-                "use a longer prefix of the id of the group",
-            ));
-        }
-    };
-    let group = job.order.call.group.ok_or_else(unknown)?;
-    Ok((group.id().ok_or_else(unknown)?, group))
+    match service.find_group(prefix).await? {
+        GroupMatch::One(group) => Ok((group.id().ok_or_else(unknown)?, group)),
+        GroupMatch::Nothing => Err(unknown()),
+        GroupMatch::Several(_) => Err(PageRejection::bad_request(
+            "Several groups start with this id",
+            "use a longer prefix of the id of the group",
+        )),
+    }
 }
 
 /// Returns what an unfinished job does or waits for, if this daemon runs it.

@@ -159,11 +159,15 @@ async fn is_applied(service: &JobService, job: JobId) -> Result<bool, CallError>
 /// Cancels and discards the other contenders of a group. Returns the title and the report of the outcome.
 async fn discard_others(service: &JobService, job: JobId, group: &JobGroup) -> (&'static str, Markup) {
     match service.discard_other_contenders(job).await {
-        Ok(discarded) => {
-            tracing::info!(%job, ?discarded, "discarded the other contenders on the web page");
+        Ok(closed) => {
+            tracing::info!(%job, ?closed, "discarded the other contenders on the web page");
             let number = |other: &JobId| group.contenders.iter().position(|contender| contender == other);
-            let numbers: Vec<String> =
-                discarded.iter().filter_map(number).map(|index| format!("contender {}", index + 1)).collect();
+            let numbers: Vec<String> = closed
+                .discarded
+                .iter()
+                .filter_map(number)
+                .map(|index| format!("contender {}", index + 1))
+                .collect();
             if numbers.is_empty() {
                 ("Changes applied", html! { p { "No other contender had changes to discard." } })
             } else {

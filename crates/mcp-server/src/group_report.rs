@@ -64,6 +64,11 @@ impl GroupAnswer {
         answers(&self.report).filter(|answer| answer.status.is_final()).count()
     }
 
+    /// Returns the answers of the jobs that have not ended.
+    pub fn unfinished(&self) -> impl Iterator<Item = &Answer> {
+        answers(&self.report).filter(|answer| !answer.status.is_final())
+    }
+
     /// Returns the number of ended jobs among all in words.
     pub fn describe_progress(&self) -> String {
         format!("{} of {} jobs have ended", self.ended_jobs(), answers(&self.report).count())
@@ -193,7 +198,7 @@ fn next_step(report: &GroupReport, can_apply: bool) -> Option<String> {
     let next = if can_apply {
         "apply one of them with call_apply and `discard_others: true`, or drop each with call_discard"
     } else {
-        "the user applies one of them and discards the others"
+        "tell the user to keep one of them, at a terminal or on the web page, which discards the others"
     };
     Some(format!(
         "the changes are in private checkouts and not yet in `{}`: {next}; review them with call_changes",

@@ -67,6 +67,7 @@ fn group_error_hint(error: &GroupError) -> &'static str {
         }
         GroupError::SharedDirectories => "omit `add_dirs`, or call the agents one after the other",
         GroupError::NotGrouped { .. } => "omit `discard_others`, which is for the jobs of call_many",
+        GroupError::RepeatedReview { .. } => "call call_many again",
         GroupError::NotAContender { .. } => {
             "pass the job_id of one of the contenders, which call_status lists for the group_id"
         }
@@ -258,6 +259,7 @@ mod tests {
             CallError::Group(GroupError::ReadOnly),
             CallError::Group(GroupError::SharedDirectories),
             CallError::Group(GroupError::NotGrouped { job }),
+            CallError::Group(GroupError::RepeatedReview { job }),
             CallError::Group(GroupError::NotAContender { job }),
         ]);
         for error in errors {

@@ -1,6 +1,6 @@
 //! Resolves the id of a job or of a group, or a unique prefix of one.
 
-use calls::{JobService, PrefixMatch};
+use calls::{GroupMatch, JobService, PrefixMatch};
 use model::{BadJobId, GroupId, Job, JobGroup, JobId, JobIdPrefix};
 use render::text::list_id_prefixes;
 
@@ -16,7 +16,7 @@ pub(crate) enum JobTarget {
 /// Returns the job with this id or unique id prefix. The id of a group is rejected with the ids of its jobs.
 pub(crate) async fn find(service: &JobService, given: &str) -> Result<Job, ToolRejection> {
     match GroupId::parse_prefix(given) {
-        None => find_by_prefix(service, given, given.parse()).await,
+        None => find_job(service, given).await,
         Some(prefix) => Err(one_job_needed(given, &find_group(service, given, prefix).await?)),
     }
 }
@@ -24,8 +24,19 @@ pub(crate) async fn find(service: &JobService, given: &str) -> Result<Job, ToolR
 /// Returns the job or the group with this id or unique id prefix.
 pub(crate) async fn find_target(service: &JobService, given: &str) -> Result<JobTarget, ToolRejection> {
     match GroupId::parse_prefix(given) {
-        None => Ok(JobTarget::Job(find_by_prefix(service, given, given.parse()).await?.id)),
+        None => Ok(JobTarget::Job(find_job(service, given).await?.id)),
         Some(prefix) => find_group(service, given, prefix).await.map(JobTarget::Group),
+    }
+}
+
+async fn find_job(service: &JobService, given: &str) -> Result<Job, ToolRejection> {
+    let prefix = given.parse().map_err(|error| bad_prefix(&error))?;
+    match service.find(prefix).await? {
+        PrefixMatch::One(job) => Ok(*job),
+        PrefixMatch::Nothing => Err(unknown("job", given)),
+        PrefixMatch::Several(ids) => {
+            Err(ambiguous("job", given, &ids.iter().map(JobId::to_string).collect::<Vec<_>>()))
+        }
     }
 }
 
@@ -34,43 +45,34 @@ async fn find_group(
     given: &str,
     prefix: Result<JobIdPrefix, BadJobId>,
 ) -> Result<JobGroup, ToolRejection> {
-    let job = find_by_prefix(service, given, prefix).await?;
-    job.order.call.group.ok_or_else(|| {
-        ToolRejection::for_field(
-            "job_id",
-            format!("there is no group {}: job {} is not part of one", given.trim(), job.id),
-            "pass the id of the job without `group-`",
-        )
-        .not_found()
-    })
+    match service.find_group(prefix.map_err(|error| bad_prefix(&error))?).await? {
+        GroupMatch::One(group) => Ok(group),
+        GroupMatch::Nothing => Err(unknown("group", given)),
+        GroupMatch::Several(ids) => {
+            Err(ambiguous("group", given, &ids.iter().map(GroupId::to_string).collect::<Vec<_>>()))
+        }
+    }
 }
 
-async fn find_by_prefix(
-    service: &JobService,
-    given: &str,
-    prefix: Result<JobIdPrefix, BadJobId>,
-) -> Result<Job, ToolRejection> {
-    let given = given.trim();
-    let noun = if GroupId::strip_prefix(given).is_some() { "group" } else { "job" };
-    let prefix = prefix
-        .map_err(|error| ToolRejection::for_field("job_id", error.to_string(), error.hint()).not_found())?;
-    match service.find(prefix).await? {
-        PrefixMatch::One(job) => Ok(*job),
-        PrefixMatch::Nothing => Err(ToolRejection::for_field(
-            "job_id",
-            format!("there is no {noun} {given}"),
-            "list the jobs with call_jobs; old jobs are removed after a while",
-        )
-        .not_found()),
-        PrefixMatch::Several(ids) => Err(ToolRejection::for_field(
-            "job_id",
-            format!("several {noun} ids start with {given}"),
-            format!(
-                "pass a longer prefix: {}",
-                list_id_prefixes(&ids.iter().map(JobId::to_string).collect::<Vec<_>>())
-            ),
-        )),
-    }
+fn bad_prefix(error: &BadJobId) -> ToolRejection {
+    ToolRejection::for_field("job_id", error.to_string(), error.hint()).not_found()
+}
+
+fn unknown(noun: &str, given: &str) -> ToolRejection {
+    ToolRejection::for_field(
+        "job_id",
+        format!("there is no {noun} {}", given.trim()),
+        "list the jobs with call_jobs; old jobs are removed after a while",
+    )
+    .not_found()
+}
+
+fn ambiguous(noun: &str, given: &str, ids: &[String]) -> ToolRejection {
+    ToolRejection::for_field(
+        "job_id",
+        format!("several {noun} ids start with {}", given.trim()),
+        format!("pass a longer prefix: {}", list_id_prefixes(ids)),
+    )
 }
 
 /// Returns the rejection of a group in the place of a job.

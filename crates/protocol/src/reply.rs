@@ -131,10 +131,12 @@ pub enum DaemonReply<A> {
         /// These jobs.
         jobs: Vec<CancelledEntry>,
     },
-    /// The open changes of the other contenders were discarded.
+    /// The other jobs of a group were cancelled, and their open changes discarded.
     OthersDiscarded {
-        /// The jobs with these changes.
-        job_ids: Vec<String>,
+        /// The jobs that were running or queued.
+        cancelled: Vec<String>,
+        /// The jobs whose changes were discarded.
+        discarded: Vec<String>,
     },
     /// A run of a job has started.
     Run {

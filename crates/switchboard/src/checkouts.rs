@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use calls::{Answer, Changes};
-use model::ApplyTarget;
+use model::{ApplyTarget, GroupId};
 use protocol::{
     ApplyReply, ConflictEntry, DaemonConnector, DaemonRequest, OpenChangesEntry, RequestError, RestoredEntry,
 };
@@ -13,6 +13,7 @@ use crate::changes::{describe, print_restored, select, short_id};
 use crate::client::{self, JobReply};
 use crate::exit_status::ExitStatus;
 use crate::failure::{CommandError, CommandFailure};
+use crate::groups::{self, has_open_changes};
 use crate::{cli, output, style};
 
 /// Applies the changes of a job to the worktree of the user.
@@ -106,11 +107,13 @@ impl CommandError for ConflictsError {
         let job = &self.job;
         Some(if self.can_mark {
             format!(
-                "no file was changed; write the conflicts into the files with `switchboard apply --conflicts {job}`, or name the other \
-                 files to apply"
+                "no file was changed; write the conflicts into the files with `switchboard apply --conflicts {job}`, or apply other \
+                 files with `switchboard apply {job} PATH`"
             )
         } else {
-            "no file was changed; resolve these files by hand, or name the other files to apply".to_owned()
+            format!(
+                "no file was changed; resolve these files by hand, or apply others with `switchboard apply {job} PATH`"
+            )
         })
     }
 
@@ -119,31 +122,50 @@ impl CommandError for ConflictsError {
     }
 }
 
-/// Discards the changes of jobs.
+/// Discards the changes of jobs, and those of all jobs of groups.
 pub fn discard(args: &cli::DiscardChanges) -> Result<ExitCode, CommandFailure> {
     client::for_each_job(&args.ids, |connector, id| {
-        // Not idempotent: a repeated request would be rejected.
-        let reply = protocol::request_once(connector, &DaemonRequest::Discard { job: id.to_owned() })?;
-        let JobReply::Discarded { job_id, changes } = reply else {
-            return Err(RequestError::UnexpectedReply);
-        };
-        let changes = changes.as_ref().map(Changes::from);
-        if args.json {
-            let line = serde_json::json!({
-                "job_id": job_id,
-                "files_changed": changes.as_ref().map(|changes| changes.files_changed),
-                "lines_added": changes.as_ref().map(|changes| changes.lines_added),
-                "lines_removed": changes.as_ref().map(|changes| changes.lines_removed),
-            });
-            output::line(&line.to_string());
-        } else if let Some(changes) = changes {
-            output::line(&format!("{job_id}: discarded {}", describe(&changes)));
-            output::aside(&format!("see the patch with `switchboard diff {}`", short_id(&job_id)));
-        } else {
-            output::line(&format!("{job_id}: discarded, without a record of the changes"));
+        if GroupId::strip_prefix(id).is_none() {
+            return discard_job(connector, id, args.json);
+        }
+        let report = groups::fetch(connector, id, Some(0))?;
+        let open = report
+            .contenders
+            .iter()
+            .map(|contender| &contender.answer)
+            .filter(|answer| has_open_changes(answer));
+        let mut discarded = 0;
+        for answer in open {
+            discard_job(connector, &answer.job_id, args.json)?;
+            discarded += 1;
+        }
+        if discarded == 0 && !args.json {
+            output::line(&format!("{}: no open changes", report.group_id));
         }
         Ok(())
     })
+}
+
+fn discard_job(connector: &mut DaemonConnector, id: &str, json: bool) -> Result<(), RequestError> {
+    // Not idempotent: a repeated request would be rejected.
+    let reply = protocol::request_once(connector, &DaemonRequest::Discard { job: id.to_owned() })?;
+    let JobReply::Discarded { job_id, changes } = reply else { return Err(RequestError::UnexpectedReply) };
+    let changes = changes.as_ref().map(Changes::from);
+    if json {
+        let line = serde_json::json!({
+            "job_id": job_id,
+            "files_changed": changes.as_ref().map(|changes| changes.files_changed),
+            "lines_added": changes.as_ref().map(|changes| changes.lines_added),
+            "lines_removed": changes.as_ref().map(|changes| changes.lines_removed),
+        });
+        output::line(&line.to_string());
+    } else if let Some(changes) = changes {
+        output::line(&format!("{job_id}: discarded {}", describe(&changes)));
+        output::aside(&format!("see the patch with `switchboard diff {}`", short_id(&job_id)));
+    } else {
+        output::line(&format!("{job_id}: discarded, without a record of the changes"));
+    }
+    Ok(())
 }
 
 /// Lists the changes that are neither applied nor discarded.

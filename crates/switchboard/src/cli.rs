@@ -213,20 +213,21 @@ pub struct CallOptions {
                         --verify runs in each checkout.\n\
                         The judge sees the patches of the completed calls without the names of the agents, once in a shuffled order and once in the \
                         reversed order. Its verdict counts only if both agree.\n\
-                        `status`, `wait` and `cancel` accept the id of the group. Press Ctrl-C to cancel all its calls; press it again to detach.\n\
-                        Exit codes: 0 an agent completed the task (with --observe: the answers were combined), 7 still running, otherwise that of the \
-                        first agent (see `switchboard call --help`)."
+                        `status`, `wait`, `cancel` and `discard` accept the id of the group. Press Ctrl-C to cancel all its calls and wait for cleanup; \
+                        press it again to stop waiting.\n\
+                        Exit codes: 0 an agent completed the task, 7 still running, otherwise that of the first agent (see `switchboard call --help`). \
+                        With --observe: that of the call that combines the answers."
 )]
 pub struct RaceArgs {
-    /// Two to eight agents, such as claude,codex,codex:MODEL
+    /// Two to eight agents, separated by commas: claude,codex,codex:MODEL
     ///
     /// claude, codex, gemini or rehearsal, each with or without a model. An agent can occur several times.
-    #[arg(long, value_name = "AGENTS", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "AGENTS", value_delimiter = ',', required = true, value_parser = parse_agent_choice)]
     pub with: Vec<AgentChoice>,
     /// Agent that compares the results, with or without a model
     ///
     /// With --observe it combines the answers; the default is then the first agent.
-    #[arg(long, value_name = "AGENT")]
+    #[arg(long, value_name = "AGENT", value_parser = parse_agent_choice)]
     pub judge: Option<AgentChoice>,
     /// Read-only: ask for independent answers, then combine them into one
     ///
@@ -250,12 +251,13 @@ pub struct RaceArgs {
 #[command(
     after_help = "Applies the changes like `switchboard apply`. Then it asks whether to cancel the other agents that still run and to discard the \
                         changes of the others; if stdin or stderr is not a terminal, it does so only with --yes.\n\
-                        Exit codes: 0 the changes are applied, 1 there are conflicts, 2 no such job, not part of a race, or changes already discarded."
+                        Exit codes: 0 the changes are applied, 1 there are conflicts, 2 no such job, not part of a race, not finished, or \
+                        changes already discarded."
 )]
 pub struct KeepChanges {
     /// Job id or unique prefix
     pub id: String,
-    /// Discard the changes of the others without asking
+    /// Cancel and discard the others without asking
     #[arg(long, short)]
     pub yes: bool,
     /// Also stage the applied files
@@ -438,12 +440,13 @@ pub struct ApplyChanges {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Removes the private checkout and its branch. `switchboard diff ID` shows the changes until the job is removed.\n\
+    after_help = "Removes the private checkout and its branch; for a group, those of all its jobs. `switchboard diff ID` shows the changes until the \
+                        job is removed.\n\
                         Exit codes: 0 the changes are discarded, 2 no such job, no private checkout, changes already applied or \
                         discarded, or the job has not finished."
 )]
 pub struct DiscardChanges {
-    /// Job ids or unique prefixes
+    /// Ids of jobs or groups, or unique prefixes
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// Print the result for each job as a line of JSON
@@ -618,6 +621,16 @@ where
     T: FromStr<Err = BadName> + Clone + Send + Sync + 'static,
 {
     PossibleValuesParser::new(words.iter().copied()).try_map(|word| word.parse())
+}
+
+/// Parses an agent with or without a model.
+fn parse_agent_choice(text: &str) -> Result<AgentChoice, String> {
+    let names = "claude, codex, gemini or rehearsal, with a model if wanted, such as codex:MODEL";
+    match text.trim() {
+        "" => Err(format!("an agent is missing beside a comma: {names}")),
+        text if text.ends_with(':') => Err("the model after the colon is missing".to_owned()),
+        text => text.parse().map_err(|error: BadName| format!("{error}: {names}")),
+    }
 }
 
 /// Parses a number greater than zero.

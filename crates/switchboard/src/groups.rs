@@ -1,12 +1,15 @@
 //! The report of a group as text: its table, the verdict or the synthesis, and the next commands.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use calls::{Answer, ChangesState, Contender, GroupReport, JobStatus, VerdictState, VerificationState};
+use calls::{
+    Answer, ChangesState, Collision, Contender, GroupReport, JobStatus, VerdictState, VerificationState,
+};
 use model::JobId;
 use protocol::{CancelledEntry, DaemonConnector, DaemonRequest, RequestError};
 use render::duration::format_millis;
-use render::text::{format_dollars, strip_control};
+use render::text::{format_count, format_dollars, strip_control};
 
 use crate::changes::{describe_collisions, list_first, short_id};
 use crate::client::JobReply;
@@ -37,16 +40,23 @@ pub fn status(group: &str, json: bool) -> Result<ExitCode, CommandFailure> {
     if json {
         output::line(&serde_json::to_string_pretty(&report)?);
     } else {
-        output::line(&format!("{}: {}", report.group_id, describe_state(&report)));
-        output::line(&table(&report, style::stdout_width()));
-        for line in remarks(&report) {
-            output::line(&line);
-        }
-        if let Some(synthesis) = synthesis(&report) {
-            output::line(&format!("\n{synthesis}"));
-        }
+        print_status(&report);
     }
     Ok(exit_status(&report).into())
+}
+
+/// Prints a report to stdout.
+pub fn print_status(report: &GroupReport) {
+    output::line(&format!("{}: {}", report.group_id, describe_state(report)));
+    output::line(&table(report, style::stdout_width()));
+    for line in remarks(report) {
+        output::line(&line);
+    }
+    if !report.is_race() {
+        for text in answer_texts(report) {
+            output::line(&format!("\n{text}"));
+        }
+    }
 }
 
 /// Cancels the unfinished jobs of a group.
@@ -81,16 +91,17 @@ pub fn exit_status(report: &GroupReport) -> ExitStatus {
     }
 }
 
-/// Prints a report: the table of a race or the synthesis to stdout, everything else to stderr.
+/// Prints a report: the table of a race or the combined answer to stdout, everything else to stderr.
 pub fn print(report: &GroupReport) {
     let table = table(report, style::stdout_width());
-    match synthesis(report) {
-        _ if report.is_race() => output::line(&table),
-        Some(synthesis) => {
-            output::line(synthesis);
-            output::aside(&format!("\n{table}"));
+    if report.is_race() {
+        output::line(&table);
+    } else {
+        let texts = answer_texts(report);
+        for text in &texts {
+            output::line(text);
         }
-        None => output::aside(&table),
+        output::aside(&if texts.is_empty() { table } else { format!("\n{table}") });
     }
     for line in remarks(report) {
         output::aside(&line);
@@ -98,10 +109,19 @@ pub fn print(report: &GroupReport) {
     output::aside(&format!("group: {}", report.group_id));
 }
 
-/// Returns the answer that combines the others.
-fn synthesis(report: &GroupReport) -> Option<&str> {
-    let answer = report.reviews.last().filter(|_| !report.is_race())?;
-    (!answer.output.is_empty()).then_some(&answer.output)
+/// Returns the answer that combines the others. If there is none at the end, returns the others with their numbers.
+fn answer_texts(report: &GroupReport) -> Vec<String> {
+    let has_answer = |answer: &&Answer| answer.status == JobStatus::Completed;
+    let combined: Vec<String> =
+        report.reviews.iter().filter(has_answer).map(|review| review.output.clone()).collect();
+    if !combined.is_empty() || !report.has_ended {
+        return combined;
+    }
+    let contenders = report.contenders.iter().filter(|contender| has_answer(&&contender.answer));
+    let single = contenders.map(|Contender { number, answer, .. }| {
+        format!("answer {number} ({}):\n{}", describe_agent(answer), answer.output)
+    });
+    single.collect()
 }
 
 /// Describes the state of a group: `2 of 3 agents completed the task`.
@@ -119,11 +139,13 @@ pub fn describe_state(report: &GroupReport) -> String {
 /// A column of the table: its head, and the cell of a contender.
 type Column = (&'static str, fn(&Contender) -> String);
 
+/// The columns that a narrow terminal does not show, the least important first.
+const OPTIONAL: [&str; 7] = ["COST", "TOOK", "OVERLAPS", "CHANGES", "LINES", "FILES", "VERIFIED"];
+
 fn table(report: &GroupReport, width: Option<usize>) -> String {
-    const ALL: [Column; 12] = [
+    const ALL: [Column; 11] = [
         ("#", |contender| contender.number.to_string()),
-        ("AGENT", |contender| contender.answer.agent.clone()),
-        ("MODEL", |contender| contender.answer.model.as_deref().map_or_else(unknown, strip_control)),
+        ("AGENT", |contender| describe_agent(&contender.answer)),
         ("STATUS", |contender| contender.answer.status.as_str().to_owned()),
         ("VERIFIED", |contender| describe_verified(&contender.answer).map_or_else(unknown, str::to_owned)),
         ("FILES", |contender| changed(&contender.answer, |changes| changes.files_changed.to_string())),
@@ -155,9 +177,16 @@ fn table(report: &GroupReport, width: Option<usize>) -> String {
     let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
     let row = |at: usize| columns.iter().map(|(_, cells)| cells[at].clone()).collect();
     let rows: Vec<Vec<String>> = (0..report.contenders.len()).map(row).collect();
-    let optional = ["MODEL", "COST", "OVERLAPS", "TOOK"];
-    let (heads, rows) = style::drop_columns(&heads, rows, &optional, width);
+    let (heads, rows) = style::drop_columns(&heads, rows, &OPTIONAL, width);
     style::table(&heads, &rows, width).join("\n")
+}
+
+/// Names the agent of a call, with its model if that is known: `claude:opus`.
+pub fn describe_agent(answer: &Answer) -> String {
+    match &answer.model {
+        Some(model) => format!("{}:{}", answer.agent, strip_control(model)),
+        None => answer.agent.clone(),
+    }
 }
 
 fn unknown() -> String {
@@ -180,13 +209,13 @@ pub fn describe_verified(answer: &Answer) -> Option<&'static str> {
 /// Returns the lines below the table.
 fn remarks(report: &GroupReport) -> Vec<String> {
     let mut lines = Vec::new();
-    for Contender { number, answer, .. } in &report.contenders {
-        lines.extend(describe_failure(&format!("{number} ({})", answer.agent), answer));
-        let collisions = answer.changes.as_ref().and_then(|changes| changes.checkout.as_ref());
-        let collisions = collisions.and_then(|checkout| describe_collisions(&checkout.collisions));
-        lines.extend(collisions.map(|collisions| format!("{number} ({}): {collisions}", answer.agent)));
+    for contender in &report.contenders {
+        let name = format!("{} ({})", contender.number, describe_agent(&contender.answer));
+        lines.extend(describe_failure(&name, &contender.answer));
+        lines.extend(describe_user_collisions(&contender.answer).map(|found| format!("{name}: {found}")));
     }
     lines.extend(describe_overlaps(&report.contenders));
+    lines.extend(describe_other_collisions(&report.contenders));
     let reviewer = if report.is_race() { "judge" } else { "synthesis" };
     if let Some(verdict) = &report.verdict {
         lines.push(format!("verdict: {}", strip_control(&verdict.reason)));
@@ -195,8 +224,48 @@ fn remarks(report: &GroupReport) -> Vec<String> {
     }
     let reviews: Vec<String> = report.reviews.iter().map(|review| short_id(&review.job_id)).collect();
     lines.extend((!reviews.is_empty()).then(|| format!("{reviewer}: {}", reviews.join(", "))));
+    lines.extend(describe_cost(report));
     lines.extend(next_step(report));
     lines
+}
+
+/// Returns the cost of all jobs, those that compare the results included.
+fn describe_cost(report: &GroupReport) -> Option<String> {
+    let answers = report.contenders.iter().map(|contender| &contender.answer).chain(&report.reviews);
+    let costs: Vec<f64> = answers.clone().filter_map(|answer| answer.cost_usd).collect();
+    let unknown = answers.count() - costs.len();
+    let sum = format_dollars(costs.iter().sum());
+    let jobs = format_count(u32::try_from(unknown).unwrap_or(u32::MAX), "job", "jobs");
+    match (costs.len(), unknown) {
+        (0, _) => None,
+        (_, 0) => Some(format!("cost: {sum} in all")),
+        (_, _) => Some(format!("cost: {sum}, without {jobs} that reported none")),
+    }
+}
+
+/// Describes the collisions of open changes with the files of the user.
+fn describe_user_collisions(answer: &Answer) -> Option<String> {
+    describe_collisions(&open_collisions(answer, |collision| collision.job_id.is_none()))
+}
+
+/// Returns the files that open changes of other calls have changed, too, in one line for the whole group.
+fn describe_other_collisions(contenders: &[Contender]) -> Option<String> {
+    let (mut files, mut jobs) = (BTreeSet::new(), BTreeSet::new());
+    for contender in contenders {
+        for collision in open_collisions(&contender.answer, |collision| collision.job_id.is_some()) {
+            files.insert(strip_control(&collision.path));
+            jobs.extend(collision.job_id);
+        }
+    }
+    let others = format_count(u32::try_from(jobs.len()).unwrap_or(u32::MAX), "other call", "other calls");
+    let files = list_first(&files.into_iter().collect::<Vec<_>>(), ", ")?;
+    Some(format!("also in open changes of {others}: {files}; see `switchboard jobs --open-changes`"))
+}
+
+fn open_collisions(answer: &Answer, is_wanted: fn(&Collision) -> bool) -> Vec<Collision> {
+    let checkout = answer.changes.as_ref().and_then(|changes| changes.checkout.as_ref());
+    let open = checkout.filter(|checkout| checkout.state == ChangesState::Open);
+    open.into_iter().flat_map(|checkout| &checkout.collisions).filter(|one| is_wanted(one)).cloned().collect()
 }
 
 /// Describes why a call did not complete, and the remedy.
@@ -241,8 +310,10 @@ fn next_step(report: &GroupReport) -> Option<String> {
         (None, [only]) => short_id(&only.answer.job_id),
         (None, _) => "JOB".to_owned(),
     };
+    let group = short_group_id(&report.group_id);
     Some(format!(
-        "see the changes of a job with `switchboard diff {job}`, keep them with `switchboard keep {job}`"
+        "see the changes of a job with `switchboard diff {job}`, keep them with `switchboard keep {job}`, or drop all with \
+         `switchboard discard {group}`"
     ))
 }
 

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use agents::{ParseLimits, Parser};
-use calls::{Answer, JobStatus};
+use calls::{Answer, GroupReport, JobStatus};
 use model::GroupId;
 use protocol::{
     DaemonConnector, DaemonRequest, JobListEntry, JobQuery, OutputStream, RequestError, event_to_json,
@@ -245,10 +245,14 @@ pub fn wait(args: &cli::Wait) -> Result<ExitCode, CommandFailure> {
     let request = DaemonRequest::Wait { jobs: args.ids.clone(), any: args.any, timeout_ms };
     let reply = protocol::request(&mut client::connector()?, &request)?;
     let JobReply::Answers { answers } = reply else { return Err(RequestError::UnexpectedReply.into()) };
+    let reports = fetch_groups(args)?;
+    let in_report =
+        |answer: &&Answer| reports.iter().any(|report| answer.group_id.as_ref() == Some(&report.group_id));
+    let single: Vec<&Answer> = answers.iter().filter(|answer| !in_report(answer)).collect();
     if args.json {
         output::line(&serde_json::to_string(&answers)?);
     } else {
-        for answer in &answers {
+        for answer in &single {
             let status = style::job_status(answer.status, &io::stdout());
             output::line(&format!("{}: {status} after {}", answer.job_id, format_millis(answer.duration_ms)));
             for note in answer.note.iter().filter(|_| answer.status.is_final()).flat_map(|note| note.lines())
@@ -256,27 +260,29 @@ pub fn wait(args: &cli::Wait) -> Result<ExitCode, CommandFailure> {
                 output::aside(&format!("note: {note}"));
             }
         }
+        for report in &reports {
+            groups::print_status(report);
+        }
     }
-    Ok(wait_exit_code(args, &answers)?.into())
+    let statuses = reports.iter().map(groups::exit_status);
+    Ok(wait_exit_status(statuses.chain(single.into_iter().map(ExitStatus::from_answer)), args.any).into())
 }
 
-fn wait_exit_code(args: &cli::Wait, answers: &[Answer]) -> Result<ExitStatus, CommandFailure> {
-    let mut answers: Vec<&Answer> = answers.iter().collect();
-    let mut statuses = Vec::new();
-    // The end of a group follows from its jobs as a whole. With `--any`, each of them counts.
-    for group in args.ids.iter().filter(|id| !args.any && GroupId::strip_prefix(id).is_some()) {
-        let report = groups::fetch(&mut client::connector()?, group, Some(0))?;
-        answers.retain(|answer| answer.group_id.as_ref() != Some(&report.group_id));
-        statuses.push(groups::exit_status(&report));
-    }
-    statuses.extend(answers.into_iter().map(ExitStatus::from_answer));
+/// Requests the reports of the awaited groups. With `--any`, a group stands for its jobs, each of which counts.
+fn fetch_groups(args: &cli::Wait) -> Result<Vec<GroupReport>, CommandFailure> {
+    let groups = args.ids.iter().filter(|id| !args.any && GroupId::strip_prefix(id).is_some());
+    let mut connector = client::connector()?;
+    groups.map(|group| Ok(groups::fetch(&mut connector, group, None)?)).collect()
+}
+
+fn wait_exit_status(statuses: impl Iterator<Item = ExitStatus>, any: bool) -> ExitStatus {
     let (running, ended): (Vec<ExitStatus>, Vec<_>) =
-        statuses.into_iter().partition(|status| *status == ExitStatus::StillRunning);
-    if ended.is_empty() || (!args.any && !running.is_empty()) {
-        return Ok(ExitStatus::StillRunning);
+        statuses.partition(|status| *status == ExitStatus::StillRunning);
+    if ended.is_empty() || (!any && !running.is_empty()) {
+        return ExitStatus::StillRunning;
     }
     let not_completed = ended.into_iter().find(|status| *status != ExitStatus::Completed);
-    Ok(not_completed.unwrap_or(ExitStatus::Completed))
+    not_completed.unwrap_or(ExitStatus::Completed)
 }
 
 /// Cancels jobs and groups. A failure does not affect the others.

@@ -10,6 +10,7 @@ use render::text::list_id_prefixes;
 use crate::changes::{describe, short_id};
 use crate::cli::{ApplyChanges, KeepChanges};
 use crate::client::{self, JobReply};
+use crate::closing::describe_problem;
 use crate::exit_status::ExitStatus;
 use crate::failure::{CommandError, CommandFailure};
 use crate::{checkouts, groups, output};
@@ -23,6 +24,9 @@ pub fn run(args: &KeepChanges) -> Result<ExitCode, CommandFailure> {
     let is_contender = report.contenders.iter().any(|contender| contender.answer.job_id == kept.job_id);
     if !report.is_race() || !is_contender {
         return Err(KeepError::NothingToKeep { job: short_id(&kept.job_id) }.into());
+    }
+    if let Some(error) = kept.error.as_ref().filter(|_| kept.status.is_final()) {
+        output::aside(&format!("note: this call {}: {}", kept.status.as_str(), describe_problem(error)));
     }
     let checkout = kept.changes.as_ref().and_then(|changes| changes.checkout.as_ref());
     if checkout.is_some_and(|checkout| checkout.state == ChangesState::Applied) {
@@ -55,11 +59,13 @@ pub fn run(args: &KeepChanges) -> Result<ExitCode, CommandFailure> {
     }
     let discard = DaemonRequest::DiscardOthers { job: kept.job_id.clone() };
     let reply = protocol::request(&mut connector, &discard)?;
-    let JobReply::OthersDiscarded { job_ids } = reply else {
+    let JobReply::OthersDiscarded { cancelled, discarded } = reply else {
         return Err(RequestError::UnexpectedReply.into());
     };
-    if !job_ids.is_empty() {
-        output::aside(&format!("discarded: {}", list_id_prefixes(&job_ids)));
+    for (action, jobs) in [("cancelled", cancelled), ("discarded", discarded)] {
+        if !jobs.is_empty() {
+            output::aside(&format!("{action}: {}", list_id_prefixes(&jobs)));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -75,7 +81,7 @@ fn describe_others(report: &GroupReport, kept: &str) -> Vec<String> {
         } else {
             return None;
         };
-        Some(format!("{number} ({}, {}): {state}", answer.agent, short_id(&answer.job_id)))
+        Some(format!("{number} ({}, {}): {state}", groups::describe_agent(answer), short_id(&answer.job_id)))
     };
     report.contenders.iter().filter(|contender| contender.answer.job_id != kept).filter_map(line).collect()
 }

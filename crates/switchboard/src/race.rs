@@ -28,7 +28,7 @@ use crate::echo::EchoGuard;
 use crate::exit_status::ExitStatus;
 use crate::failure::{CommandFailure, RuntimeError};
 use crate::follow::check_job_output;
-use crate::groups::{self, describe_verified, short_group_id};
+use crate::groups::{self, describe_agent, describe_verified, short_group_id};
 use crate::{call_spec, directory_links, machine, output};
 
 /// The interval at which the state of the group is read.
@@ -82,8 +82,8 @@ fn print_submitted(args: &RaceArgs, group: &SubmitGroupReply) -> Result<ExitCode
         output::line(&serde_json::to_string(group)?);
     } else {
         output::line(&group.group_id);
-        for (number, job) in group.contenders.iter().enumerate() {
-            output::aside(&format!("{}: {}", number + 1, job.job_id));
+        for (number, (job, agent)) in (1..).zip(group.contenders.iter().zip(&args.with)) {
+            output::aside(&format!("{number} ({agent}): {}", job.job_id));
         }
         let id = short_group_id(&group.group_id);
         output::aside(&format!("wait with `switchboard wait {id}`, compare with `switchboard status {id}`"));
@@ -204,13 +204,13 @@ impl GroupView {
 
     fn show(&mut self, report: &GroupReport) {
         for contender in &report.contenders {
-            let label = label(&contender.number.to_string(), &contender.answer);
+            let label = format!("{} {}", contender.number, describe_agent(&contender.answer));
             self.show_job(&label, &contender.answer, &describe_progress(contender));
         }
         for (position, review) in report.reviews.iter().enumerate() {
             let name =
                 if report.is_race() { format!("judge {}", position + 1) } else { "synthesis".to_owned() };
-            self.show_job(&label(&name, review), review, &describe_status(review));
+            self.show_job(&format!("{name} {}", describe_agent(review)), review, &describe_status(review));
         }
     }
 
@@ -252,14 +252,6 @@ impl GroupView {
         self.clear();
         let id = short_group_id(group);
         output::aside(&format!("lost track of {group}; see it with `switchboard status {id}`"));
-    }
-}
-
-/// Names a job: `1 claude:opus`.
-fn label(name: &str, answer: &Answer) -> String {
-    match &answer.model {
-        Some(model) => format!("{name} {}:{model}", answer.agent),
-        None => format!("{name} {}", answer.agent),
     }
 }
 

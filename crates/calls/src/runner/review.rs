@@ -1,15 +1,22 @@
 //! The review of a group: waits for the contenders, and builds the prompt from their results.
 
 use agents::RunSequence;
-use model::{CallSpec, Failure, FailureKind, GroupKind, GroupRole, Job, TerminalState};
+use model::exact_path::show_path;
+use model::{
+    CallSpec, ChangeExtent, ChangeSet, Failure, FailureKind, GroupKind, GroupRole, Job, TerminalState,
+};
 use tokio::task::spawn_blocking;
 
 use super::{Disposition, JobRunner, failed};
+use crate::checkouts::JobCheckout;
 use crate::files::JobFiles;
 use crate::group::{ReviewCandidate, review_prompt};
-use crate::job_changes::record;
+use crate::job_changes::{ChangesState, record};
 use crate::metadata::read_verification;
 use crate::verification::VerificationState;
+
+/// The maximum number of listed files whose contents are not shown to a judge.
+const MAX_UNSEEN: usize = 100;
 
 impl JobRunner<'_> {
     /// Returns the runs of a review once the contenders have ended; for any other job, those that were given.
@@ -46,10 +53,42 @@ fn read_candidate(job: &Job, files: &JobFiles, kind: GroupKind) -> Option<Review
         return None;
     }
     let text = match kind {
-        GroupKind::Race => String::from_utf8_lossy(&record(files).patch(&[]).ok()?).into_owned(),
+        GroupKind::Race => {
+            let is_discarded = |checkout: JobCheckout| checkout.state == ChangesState::Discarded;
+            if JobCheckout::read(files).is_some_and(is_discarded) {
+                return None;
+            }
+            let (changes, patches) = record(files).file_patches().ok()?;
+            describe_patch(&changes, &patches)
+        }
         GroupKind::Answers => job.outcome.as_ref()?.text.clone(),
     };
     let verification = read_verification(job).filter(|verified| verified.state == VerificationState::Passed);
     let verification = verification.map(|verified| format!("verified: `{}` passed", verified.command));
     (!text.trim().is_empty()).then_some(ReviewCandidate { text, verification })
+}
+
+/// Returns the patches of the texts, after the names of the other changed files: their contents would take the room of the texts.
+fn describe_patch(changes: &ChangeSet, patches: &[Vec<u8>]) -> String {
+    let (mut unseen, mut text) = (Vec::new(), String::new());
+    for (file, patch) in changes.files.iter().zip(patches) {
+        let reason = match &file.extent {
+            ChangeExtent::Text { .. } => {
+                text.push_str(&String::from_utf8_lossy(patch));
+                continue;
+            }
+            ChangeExtent::Binary { after: Some(bytes), .. } => format!("binary, {bytes} bytes"),
+            ChangeExtent::Binary { after: None, .. } => "binary, deleted".to_owned(),
+            ChangeExtent::Submodule { .. } => "submodule".to_owned(),
+            ChangeExtent::NotRecorded { .. } => "content unknown".to_owned(),
+        };
+        unseen.push(format!("{} ({reason})", show_path(&file.path)));
+    }
+    if unseen.is_empty() {
+        return text;
+    }
+    let others = unseen.len().saturating_sub(MAX_UNSEEN);
+    unseen.truncate(MAX_UNSEEN);
+    let others = if others > 0 { format!(", and {others} more") } else { String::new() };
+    format!("Also changed, but not shown: {}{others}\n\n{text}", unseen.join(", "))
 }

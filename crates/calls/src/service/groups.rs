@@ -1,15 +1,17 @@
 //! Groups: several calls for one task, submitted, cancelled and reported together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::time::Duration;
 
+use agents::LaunchSetup;
 use model::{
-    AgentChoice, CallSpec, GroupId, GroupKind, GroupRole, Job, JobGroup, JobId, MAX_CONTENDERS,
-    MIN_CONTENDERS, Mode, NewJob, SessionChoice,
+    AgentChoice, CallSpec, FailureKind, GroupId, GroupKind, GroupRole, Job, JobGroup, JobId, JobIdPrefix,
+    MAX_CONTENDERS, MIN_CONTENDERS, Mode, NewJob, SessionChoice,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use store::StoreError;
+use store::{PrefixMatch, StoreError};
 
 use super::JobService;
 use super::cancel::Cancellation;
@@ -19,7 +21,7 @@ use crate::answer::{Answer, JobStatus};
 use crate::checkouts::{self, JobCheckout};
 use crate::error::CallError;
 use crate::group::{GroupError, GroupVerdict, Review, combine_reviews};
-use crate::job_changes::Changes;
+use crate::job_changes::{Changes, ChangesState};
 
 /// The time for cancelled jobs to end. Their supervisors kill processes that ignore SIGTERM after a few seconds.
 const CANCEL_TIMEOUT: Duration = Duration::from_mins(1);
@@ -48,6 +50,26 @@ pub struct SubmittedGroup {
     pub contenders: Vec<SubmittedJob>,
     /// The reviewers.
     pub reviewers: Vec<SubmittedJob>,
+}
+
+/// The result of a search by the prefix of a group id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GroupMatch {
+    /// No group matches.
+    Nothing,
+    /// Exactly one group matches.
+    One(JobGroup),
+    /// Several groups match; these are the first ones.
+    Several(Vec<GroupId>),
+}
+
+/// The other jobs of a group, after the changes of one contender were kept.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClosedJobs {
+    /// The jobs that were running or queued.
+    pub cancelled: Vec<JobId>,
+    /// The contenders whose changes were discarded.
+    pub discarded: Vec<JobId>,
 }
 
 /// The state of a group, with the answers of its jobs.
@@ -126,57 +148,91 @@ impl GroupReport {
 
 impl JobService {
     /// Submits a group. Fails if one of its calls could not be launched right now; once this returns, all its jobs survive a crash.
+    ///
+    /// A repeated request with the same idempotency key returns the same group, and submits the jobs that are missing because the daemon
+    /// was killed.
     pub async fn submit_group(&self, request: GroupRequest) -> Result<SubmittedGroup, CallError> {
         self.0.health.check().map_err(StoreError::from)?;
         let calls = plan_calls(&request)?;
-        let GroupRequest { base, kind, contenders, .. } = request;
+        let GroupRequest { base, kind, contenders, .. } = &request;
         let count = contenders.len();
         if let Some(environment) = &base.environment {
             self.0.store.redact_values(&environment.secrets());
         }
-        let key = |number: usize| base.idempotency_key.as_ref().map(|key| format!("{key}/{number}"));
-        // A repeated request continues the group that the first one has begun.
-        let begun = self.find_by_key(key(0).as_deref()).await?;
-        let begun_group = match &begun {
-            Some(first) => Some(self.check_same_group(first, kind, count, &calls, &base).await?),
-            None => None,
-        };
-        let mut orders = Vec::new();
-        for (number, call) in calls.into_iter().enumerate() {
-            let request = CallRequest { call, idempotency_key: key(number), ..base.clone() };
-            let is_stored = number == 0 && begun.is_some();
-            orders.push(if is_stored { None } else { Some(Box::pin(self.validate(request)).await?) });
-        }
-        let group = if let Some(group) = begun_group {
+        // A concurrent request with the same key waits for all jobs of the group.
+        let turn = self.0.group_submissions.lock().await;
+        let begun = self.find_by_key(base.idempotency_key.as_deref()).await?;
+        let mut planned = Vec::new();
+        let group = if let Some(first) = &begun {
+            let group = self.check_same_group(first, *kind, count, &calls, base).await?;
+            for (number, (job, call)) in group.jobs().zip(calls).enumerate() {
+                planned.extend(self.plan_repeated_job(first, job, member_request(base, number, call)).await?);
+            }
             group
         } else {
-            let mut contenders = self.new_ids(orders.len()).await?;
+            let mut contenders = self.new_ids(calls.len()).await?;
+            let jobs = contenders.clone();
             let reviewers = contenders.split_off(count);
-            JobGroup { kind, contenders, reviewers }
+            for (number, (job, call)) in jobs.into_iter().zip(calls).enumerate() {
+                let (order, setup) = Box::pin(self.validate(member_request(base, number, call))).await?;
+                planned.push((job, PlannedJob::New(Box::new(order), setup)));
+            }
+            JobGroup { kind: *kind, contenders, reviewers }
         };
         let id = group.id().ok_or(GroupError::Size { given: 0 })?;
-        let jobs: Vec<JobId> = group.jobs().collect();
-        let mut submitted = Vec::new();
-        for (job, order) in jobs.iter().zip(orders) {
-            let Some((order, setup)) = order else {
-                let job = self.job(*job).await?;
-                self.0.store.sync().await?;
-                let found = store::Submitted { job, is_new: false, redactions: 0, claimed: None };
-                submitted.push(self.submitted_job(&found));
-                continue;
+        let mut submitted = BTreeMap::new();
+        let mut created = Vec::new();
+        for (job, planned) in planned {
+            let stored = match planned {
+                PlannedJob::Stored(found) => {
+                    Ok(store::Submitted { job: *found, is_new: false, redactions: 0, claimed: None })
+                }
+                PlannedJob::New(order, setup) => {
+                    let call = CallSpec { group: Some(group.clone()), ..order.call };
+                    let order = NewJob { call, ..*order };
+                    let stored = self.store_job_as(job, order, base.environment.clone(), Some(setup));
+                    Box::pin(stored).await
+                }
             };
-            let order = NewJob { call: CallSpec { group: Some(group.clone()), ..order.call }, ..order };
-            let stored = self.store_job_as(*job, order, base.environment.clone(), Some(setup));
-            match Box::pin(stored).await {
-                Ok(stored) => submitted.push(self.submitted_job(&stored)),
+            match stored {
+                // Another machine has submitted a group with the same key meanwhile.
+                Ok(stored) if stored.job.id != job => {
+                    drop(turn);
+                    return Box::pin(self.submit_group(request)).await;
+                }
+                Ok(stored) => {
+                    created.extend(stored.is_new.then_some(job));
+                    submitted.insert(job, self.submitted_job(&stored));
+                }
                 Err(error) => {
-                    self.cancel_all_of(&jobs[..submitted.len()]).await;
+                    self.cancel_all_of(&created).await;
                     return Err(error);
                 }
             }
         }
-        let reviewers = submitted.split_off(count.min(submitted.len()));
-        Ok(SubmittedGroup { id, contenders: submitted, reviewers })
+        // Those that were found may have been stored a moment ago.
+        self.0.store.sync().await?;
+        let mut take = |jobs: &[JobId]| jobs.iter().filter_map(|job| submitted.remove(job)).collect();
+        Ok(SubmittedGroup { id, contenders: take(&group.contenders), reviewers: take(&group.reviewers) })
+    }
+
+    /// Plans a job of a group that an earlier request has submitted. Returns `None` for one that retention has removed.
+    async fn plan_repeated_job(
+        &self,
+        first: &Job,
+        job: JobId,
+        request: CallRequest,
+    ) -> Result<Option<(JobId, PlannedJob)>, CallError> {
+        match self.job(job).await {
+            Ok(found) => return Ok(Some((job, PlannedJob::Stored(Box::new(found))))),
+            Err(CallError::NoSuchJob { .. }) if first.completed_at.is_some() => return Ok(None),
+            Err(CallError::NoSuchJob { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let (order, setup) = Box::pin(self.validate(request)).await?;
+        // The daemon can have been killed between the environment and the job.
+        self.0.environments.remove(job);
+        Ok(Some((job, PlannedJob::New(Box::new(order), setup))))
     }
 
     /// Returns the group of a job that was submitted with the same idempotency key. Fails if the request differs from that group.
@@ -235,6 +291,28 @@ impl JobService {
         self.job(job).await?.order.call.group.ok_or_else(|| GroupError::NotGrouped { job }.into())
     }
 
+    /// Finds a group by the id of one of its jobs, or a unique prefix of it. Jobs of one group differ only at the end of their ids.
+    pub async fn find_group(&self, prefix: JobIdPrefix) -> Result<GroupMatch, CallError> {
+        let jobs = match self.find(prefix).await? {
+            PrefixMatch::Nothing => Vec::new(),
+            PrefixMatch::One(job) => vec![job.id],
+            PrefixMatch::Several(jobs) => jobs,
+        };
+        let mut groups = BTreeMap::new();
+        for job in jobs {
+            match self.group_of(job).await {
+                Ok(group) => groups.extend(group.id().map(|id| (id, group))),
+                Err(CallError::Group(GroupError::NotGrouped { .. }) | CallError::NoSuchJob { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(match groups.len() {
+            0 => GroupMatch::Nothing,
+            1 => groups.into_values().next().map_or(GroupMatch::Nothing, GroupMatch::One),
+            _ => GroupMatch::Several(groups.into_keys().collect()),
+        })
+    }
+
     /// Returns the jobs of a group that exist. Retention may have removed others.
     pub async fn jobs_of_group(&self, group: &JobGroup) -> Result<Vec<JobId>, CallError> {
         let mut existing = Vec::new();
@@ -291,9 +369,8 @@ impl JobService {
         (answer.status == JobStatus::Running && !line.is_empty()).then_some(line)
     }
 
-    /// Cancels the unfinished other jobs of the group of a contender, and discards the open changes of the other contenders. Returns the
-    /// contenders whose changes were discarded.
-    pub async fn discard_other_contenders(&self, kept: JobId) -> Result<Vec<JobId>, CallError> {
+    /// Cancels the unfinished other jobs of the group of a contender, and discards the open changes of the other contenders.
+    pub async fn discard_other_contenders(&self, kept: JobId) -> Result<ClosedJobs, CallError> {
         let group = self.group_of(kept).await?;
         let Some(GroupRole::Contender(_)) = group.role(kept) else {
             return Err(GroupError::NotAContender { job: kept }.into());
@@ -319,7 +396,7 @@ impl JobService {
                 Err(error) => return Err(error),
             }
         }
-        Ok(discarded)
+        Ok(ClosedJobs { cancelled, discarded })
     }
 
     /// Removes the checkout that another contender has created for a job, if the job ended before its agent started.
@@ -336,6 +413,20 @@ impl JobService {
             tracing::warn!(%job, %error, "cannot remove the unused checkout");
         }
     }
+}
+
+/// A job of a group that is submitted.
+enum PlannedJob {
+    /// An earlier request has stored it.
+    Stored(Box<Job>),
+    New(Box<NewJob>, Box<LaunchSetup>),
+}
+
+/// Returns the request for a job of a group. The first one has the idempotency key of the group.
+fn member_request(base: &CallRequest, number: usize, call: CallSpec) -> CallRequest {
+    let key = base.idempotency_key.as_ref();
+    let idempotency_key = key.map(|key| if number == 0 { key.clone() } else { format!("{key}/{number}") });
+    CallRequest { call, idempotency_key, ..base.clone() }
 }
 
 /// Returns the calls of a group, those of the reviewers last.
@@ -407,16 +498,36 @@ fn report(group: &JobGroup, answers: &BTreeMap<JobId, Answer>) -> GroupReport {
         kind: group.kind.name().to_owned(),
         has_ended: answers.values().all(|answer| answer.status.is_final()),
         contenders: contenders.collect(),
-        verdict: combine_reviews(group, &reviews, is_eligible),
+        verdict: combine_reviews(group, &reviews, is_eligible).map(|verdict| qualify(verdict, answers)),
         reviews: group.reviewers.iter().filter_map(|job| answers.get(job).cloned()).collect(),
     }
+}
+
+/// Adds to the reason of a verdict the limits of the winner.
+fn qualify(verdict: GroupVerdict, answers: &BTreeMap<JobId, Answer>) -> GroupVerdict {
+    let winner = answers.values().find(|answer| verdict.winner.as_ref() == Some(&answer.job_id));
+    let Some(changes) = winner.and_then(|answer| answer.changes.as_ref()) else { return verdict };
+    let mut reason = verdict.reason.clone();
+    let unseen = changes.files.iter().filter(|file| file.content.is_some()).count();
+    if unseen > 0 {
+        let _ = write!(reason, "; {unseen} of its files are not texts, and only their names were shown");
+    }
+    if changes.checkout.as_ref().is_some_and(|checkout| checkout.state == ChangesState::Discarded) {
+        reason.push_str("; its changes are discarded");
+    }
+    GroupVerdict { reason, ..verdict }
 }
 
 fn read_review(answer: Option<&Answer>) -> Review {
     match answer {
         Some(answer) if answer.status == JobStatus::Completed => Review::Answered(answer.output.clone()),
         Some(answer) if !answer.status.is_final() => Review::Pending,
+        Some(answer) if answer.status == JobStatus::Cancelled => Review::Cancelled,
         Some(answer) => {
+            let nothing = FailureKind::NothingToReview.name();
+            if answer.error.as_ref().is_some_and(|error| error.kind == nothing) {
+                return Review::NothingToCompare;
+            }
             let reason = answer.error.as_ref().map(|error| error.message.clone());
             Review::Failed { reason: reason.unwrap_or_else(|| answer.status.as_str().to_owned()) }
         }

@@ -137,6 +137,7 @@ impl JobService {
             scheduler,
             shutdown,
             background: Mutex::new(background),
+            group_submissions: Mutex::default(),
         })))
     }
 

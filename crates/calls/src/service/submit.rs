@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use agents::LaunchSetup;
-use model::{CallSpec, Job, JobId, NewJob, SessionChoice, Timestamp};
+use model::{CallSpec, GroupRole, Job, JobId, NewJob, SessionChoice, Timestamp};
 use store::{StoreError, Submitted};
 
 use super::JobService;
@@ -12,6 +12,7 @@ use crate::caller_environment::CallerEnvironment;
 use crate::checkouts::{PrepareError, find_session_checkout, find_source};
 use crate::error::CallError;
 use crate::files::JobFiles;
+use crate::group::GroupError;
 use crate::job_changes::protected_root;
 use crate::verification::{self, VerifyError};
 
@@ -110,6 +111,10 @@ impl JobService {
     ) -> Result<SubmittedJob, CallError> {
         if let Some(environment) = &environment {
             self.0.store.redact_values(&environment.secrets());
+        }
+        let role = self.job(job).await?.order.call.group.and_then(|group| group.role(job));
+        if let Some(GroupRole::Reviewer(_)) = role {
+            return Err(GroupError::RepeatedReview { job }.into());
         }
         let order = self.0.store.new_job_for_retry(job).await?;
         let submitted = self.store_job(order, environment, None).await?;

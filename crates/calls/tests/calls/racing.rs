@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use calls::{
-    Answer, CallError, CallRequest, ChangesState, GroupError, GroupReport, GroupRequest, JobService,
-    JobStatus, ShutdownMode, SubmittedGroup, Until, VerdictState,
+    Answer, CallError, CallRequest, ChangesState, ClosedJobs, GroupError, GroupReport, GroupRequest,
+    JobService, JobStatus, ShutdownMode, SubmittedGroup, Until, VerdictState,
 };
 use model::{AgentChoice, GroupKind, JobId, SessionChoice, VerifySpec};
 use testkit::{eventually_async, tests};
@@ -30,6 +30,11 @@ tests![
     contenders_report_overlaps_in_place_of_collisions,
     kept_contender_is_applied_and_the_others_discarded,
     continued_changes_of_a_contender_stay_open,
+    repeated_request_completes_an_incomplete_group,
+    concurrent_requests_with_one_key_are_one_group,
+    review_is_not_retried_alone,
+    discarded_contender_is_not_judged,
+    judge_is_told_of_files_without_text,
     retry_of_a_contender_leaves_the_group,
     client_cannot_claim_a_group,
 ];
@@ -283,6 +288,8 @@ fn repeated_request_is_the_same_group() {
         let second = submit(&service, request.clone()).await;
         assert_eq!((jobs(&first), first.id), (jobs(&second), second.id));
         assert!(second.contenders.iter().all(|job| !job.is_new));
+        let report = report(&service, &first).await;
+        assert!(report.contenders.iter().all(|one| one.answer.status != JobStatus::Cancelled), "{report:?}");
         let mut other_prompt = request.clone();
         "something else".clone_into(&mut other_prompt.base.call.prompt);
         let other_agent = GroupRequest { contenders: choices(&["fast", "other"]), ..request.clone() };
@@ -295,6 +302,91 @@ fn repeated_request_is_the_same_group() {
             assert!(matches!(refused, Err(CallError::KeyOfAnother { .. })), "{refused:?}");
         }
         finished(&service, &first).await;
+        close(&service).await;
+    });
+}
+
+fn repeated_request_completes_an_incomplete_group() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        let mut request = race(harness, &format!("{WRITING}\nonly judge choose +one"), &["fast", "slow"]);
+        request.base.call.prompt.push_str("\n@rehearse delay 3s");
+        request.base.idempotency_key = Some("once".to_owned());
+        let first = submit(&service, request.clone()).await;
+        // As if the daemon had been killed before it stored the other contender.
+        let missing = first.contenders[1].job;
+        service.close(ShutdownMode::Detach).await;
+        let delete = "DELETE FROM agent_jobs WHERE id = ?1";
+        assert_eq!(harness.database().execute(delete, [missing.as_uuid().as_bytes()]).unwrap(), 1);
+        let service = harness.open().await;
+        let second = submit(&service, request).await;
+        assert_eq!(jobs(&first), jobs(&second));
+        assert!(second.contenders[1].is_new && !second.contenders[0].is_new);
+        let report = finished(&service, &second).await;
+        assert_eq!(report.status(), JobStatus::Completed);
+        close(&service).await;
+    });
+}
+
+fn concurrent_requests_with_one_key_are_one_group() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        let mut request = race(harness, WRITING, &["fast", "slow"]);
+        request.base.idempotency_key = Some("once".to_owned());
+        let (first, second, third) = tokio::join!(
+            Box::pin(submit(&service, request.clone())),
+            Box::pin(submit(&service, request.clone())),
+            Box::pin(submit(&service, request.clone())),
+        );
+        assert_eq!((jobs(&first), jobs(&first)), (jobs(&second), jobs(&third)));
+        let report = finished(&service, &first).await;
+        assert!(report.contenders.iter().all(|one| one.answer.status == JobStatus::Completed), "{report:?}");
+        close(&service).await;
+    });
+}
+
+fn review_is_not_retried_alone() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        let report = raced(&service, race(harness, WRITING, &["fast", "slow"])).await;
+        let judge = report.reviews[0].job_id.parse().unwrap();
+        let refused = service.retry(judge, None).await;
+        assert!(matches!(refused, Err(CallError::Group(GroupError::RepeatedReview { .. }))), "{refused:?}");
+        close(&service).await;
+    });
+}
+
+fn discarded_contender_is_not_judged() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        let script =
+            format!("{WRITING}\nonly slow delay 1s\nonly third write a.txt three\nonly judge choose +one");
+        let group = submit(&service, race(harness, &script, &["fast", "slow", "third"])).await;
+        let fast = group.contenders[0].job;
+        assert_eq!(service.wait(&[fast], Until::All, LONG).await.unwrap(), [fast]);
+        service.discard(fast).await.unwrap();
+        let report = finished(&service, &group).await;
+        let verdict = report.verdict.unwrap();
+        assert_eq!((verdict.state, verdict.winner), (VerdictState::NoneAccepted, None), "{}", verdict.reason);
+        close(&service).await;
+    });
+}
+
+fn judge_is_told_of_files_without_text() {
+    Harness::run(async |harness| {
+        create_repository(harness);
+        let service = harness.open().await;
+        let script = format!(
+            "{WRITING}\nonly fast write .gitattributes \"*.bin -diff\"\nonly fast write big.bin x\nonly judge choose big.bin (binary, "
+        );
+        let report = raced(&service, race(harness, &script, &["fast", "slow"])).await;
+        let verdict = report.verdict.unwrap();
+        assert_eq!(verdict.state, VerdictState::Decided, "{}", verdict.reason);
+        assert!(verdict.reason.contains("1 of its files are not texts"), "{}", verdict.reason);
         close(&service).await;
     });
 }
@@ -358,15 +450,20 @@ fn kept_contender_is_applied_and_the_others_discarded() {
         wait_for_line(&service, id(2), "working").await;
         assert_eq!(service.wait(&[id(1)], Until::All, LONG).await.unwrap(), [id(1)]);
         apply(&service, &service.answer(id(1)).await.unwrap()).await.unwrap();
-        let discarded = service.discard_other_contenders(id(1)).await.unwrap();
-        assert!(discarded.contains(&id(0)) && !discarded.contains(&id(1)), "{discarded:?}");
+        let closed = service.discard_other_contenders(id(1)).await.unwrap();
+        assert!(closed.discarded.contains(&id(0)) && !closed.discarded.contains(&id(1)), "{closed:?}");
+        assert!(closed.cancelled.contains(&id(2)) && !closed.cancelled.contains(&id(1)), "{closed:?}");
         let report = finished(&service, &group).await;
         assert_eq!(report.contenders[2].answer.status, JobStatus::Cancelled, "the running one is stopped");
         assert!(report.reviews.iter().all(|review| review.status == JobStatus::Cancelled), "{report:?}");
         assert_eq!(read(root.join("a.txt")), "two");
         assert_eq!(places(harness), 0);
         assert_eq!(git(&root, &["branch", "--list", "switchboard/*"]), "");
-        assert_eq!(service.discard_other_contenders(id(1)).await.unwrap(), [], "it is idempotent");
+        assert_eq!(
+            service.discard_other_contenders(id(1)).await.unwrap(),
+            ClosedJobs::default(),
+            "it is idempotent"
+        );
         let refused = service.discard_other_contenders(group.reviewers[0].job).await;
         assert!(matches!(refused, Err(CallError::Group(GroupError::NotAContender { .. }))), "{refused:?}");
         close(&service).await;
@@ -387,7 +484,7 @@ fn continued_changes_of_a_contender_stay_open() {
         let follow_up = service.submit(follow_up).await.unwrap().job;
         let answer = ended(&service, follow_up).await;
         apply(&service, &report.contenders[0].answer).await.unwrap();
-        assert_eq!(service.discard_other_contenders(id(0)).await.unwrap(), [id(2)]);
+        assert_eq!(service.discard_other_contenders(id(0)).await.unwrap().discarded, [id(2)]);
         assert_eq!(
             checkout(&service.answer(follow_up).await.unwrap()).state,
             ChangesState::Open,

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use calls::{
-    Applied, ApplyRequest, CallError, ChangesState, FileSelection, GroupError, JobService, RestoreAction,
-    RestoredFile,
+    Applied, ApplyRequest, CallError, ChangesState, ClosedJobs, FileSelection, GroupError, JobService,
+    RestoreAction, RestoredFile,
 };
 use model::exact_path::show_path;
 use model::{GroupRole, Job, JobId};
@@ -100,6 +100,9 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
         check_contender(&job)?;
     }
     let job = job.id;
+    if discard_others && !dry_run && is_applied(service, job).await? {
+        return finish_keep(service, job).await;
+    }
     let paths: Vec<PathBuf> = paths.unwrap_or_default().into_iter().map(PathBuf::from).collect();
     let is_partial = !paths.is_empty();
     let files = FileSelection { paths, base: None };
@@ -119,7 +122,7 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
     if discard_others {
         let added = match drop_others(service, job, &applied).await {
             Ok(dropped) => {
-                result.discarded = dropped.iter().map(ToString::to_string).collect();
+                result.discarded = dropped.discarded.iter().map(ToString::to_string).collect();
                 describe_dropped(&dropped)
             }
             Err(message) => {
@@ -133,6 +136,31 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
     let mut result = results::tool_result(&result, text);
     result.is_error = is_error.or(result.is_error);
     Ok(result.into())
+}
+
+/// Returns whether the changes of a job were already applied.
+async fn is_applied(service: &JobService, job: JobId) -> Result<bool, CallError> {
+    let checkout = service.answer(job).await?.changes.and_then(|changes| changes.checkout);
+    Ok(checkout.is_some_and(|checkout| checkout.state == ChangesState::Applied))
+}
+
+/// Discards the other contenders of a job whose changes an earlier request has applied.
+async fn finish_keep(service: &JobService, job: JobId) -> Result<CallToolResponse, ToolRejection> {
+    let dropped = service.discard_other_contenders(job).await?;
+    let changes = service.answer(job).await?.changes;
+    let result = ApplyResult {
+        job_id: job.to_string(),
+        worktree: changes
+            .and_then(|changes| changes.checkout)
+            .map(|checkout| checkout.source)
+            .unwrap_or_default(),
+        state: ChangesState::Applied,
+        files: Vec::new(),
+        discarded: dropped.discarded.iter().map(ToString::to_string).collect(),
+        message: format!("the changes were already applied; {}", describe_dropped(&dropped)),
+    };
+    let text = text(&result, job);
+    Ok(results::tool_result(&result, text).into())
 }
 
 /// Rejects an agent inside of a run: the tool writes outside of its sandbox, and the job can be one that it could not have placed.
@@ -159,26 +187,31 @@ fn check_contender(job: &Job) -> Result<(), ToolRejection> {
 
 /// Discards the other contenders of a job whose changes are applied without a conflict, and returns those with changes. The error is a
 /// message: the changes of the job are applied nevertheless.
-async fn drop_others(service: &JobService, job: JobId, applied: &Applied) -> Result<Vec<JobId>, String> {
+async fn drop_others(service: &JobService, job: JobId, applied: &Applied) -> Result<ClosedJobs, String> {
     let has_conflicts = applied.restored.files.iter().any(|file| file.what == RestoreAction::Conflicted);
     if applied.state != ChangesState::Applied || has_conflicts {
-        return Ok(Vec::new());
+        return Ok(ClosedJobs::default());
     }
     let dropped = service.discard_other_contenders(job).await.map_err(|error| {
         let next = "stop the others with call_cancel, and drop their changes with call_discard";
         format!("not all other contenders are discarded: {next}\n{}", ToolRejection::from(error).text())
     })?;
-    tracing::info!(%job, count = dropped.len(), "discarded the other contenders over MCP");
+    tracing::info!(%job, ?dropped, "discarded the other contenders over MCP");
     Ok(dropped)
 }
 
-fn describe_dropped(dropped: &[JobId]) -> String {
-    match u32::try_from(dropped.len()).unwrap_or(u32::MAX) {
+fn describe_dropped(dropped: &ClosedJobs) -> String {
+    let count = |jobs: &[JobId]| u32::try_from(jobs.len()).unwrap_or(u32::MAX);
+    let discarded = match count(&dropped.discarded) {
         0 => "no changes of other contenders are discarded".to_owned(),
         count => {
             let others = format_count(count, "other contender", "other contenders");
             format!("the changes of {others} are discarded")
         }
+    };
+    match count(&dropped.cancelled) {
+        0 => discarded,
+        count => format!("{discarded}, and {} cancelled", format_count(count, "job is", "jobs are")),
     }
 }
 

@@ -169,16 +169,26 @@ impl WaitResult {
         self.pending.push(PendingJob { job_id, status, note });
     }
 
-    fn add_group(&mut self, answer: GroupAnswer, until: Until) {
-        if !answer.report.has_ended {
+    fn add_group(&mut self, mut answer: GroupAnswer, until: Until) {
+        if answer.report.has_ended {
+            self.groups.push(answer);
+        } else if until == Until::Any && answer.ended_jobs() > 0 {
+            // Another wait for any job of the group would return at once.
+            let unfinished = answer.unfinished().map(|answer| PendingJob {
+                job_id: answer.job_id.clone(),
+                status: answer.status,
+                note: answer.waiting.clone(),
+            });
+            self.pending.extend(unfinished);
+            answer.note =
+                Some("to wait for the next job of the group, pass the job_ids in `pending`".to_owned());
+            self.groups.push(answer);
+        } else {
             self.pending.push(PendingJob {
                 job_id: answer.report.group_id.clone(),
                 status: answer.report.status(),
                 note: Some(answer.describe_progress()),
             });
-        }
-        if answer.report.has_ended || (until == Until::Any && answer.ended_jobs() > 0) {
-            self.groups.push(answer);
         }
     }
 }

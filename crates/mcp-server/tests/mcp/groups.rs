@@ -31,6 +31,7 @@ testkit::tests![
     race_is_a_task_for_clients_with_tasks,
     applied_contender_discards_the_others,
     conflict_keeps_the_other_contenders,
+    applied_contender_can_still_discard_the_others,
     dry_run_keeps_the_other_contenders,
     only_a_contender_can_discard_the_others,
     contender_in_use_is_an_error_after_the_changes_are_applied,
@@ -137,7 +138,7 @@ fn race_returns_a_table_and_the_verdict_of_the_judge() {
             "\n3 | rehearsal:third | failed (verification_failed) | failed | ",
             "\njudge | rehearsal:judge | completed | - | - | ",
             "verdict: the judge chose contender 2 in both orders (job ",
-            "the user applies one of them and discards the others; review them with call_changes",
+            "tell the user to keep one of them, at a terminal or on the web page, which discards the others; review them with call_changes",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -160,7 +161,7 @@ fn race_with_one_completed_contender_is_no_error() {
         // Two results are needed for a comparison.
         assert_eq!(report["verdict"]["state"], "not_judged", "{report}");
         assert!(
-            text(&result).contains("\n2: auth: ") && text(&result).contains("verdict: the judge failed: ")
+            text(&result).contains("\n2: auth: ") && text(&result).contains("verdict: fewer than two agents")
         );
         let note = report["note"].as_str().unwrap();
         assert!(note.contains("apply one of them with call_apply and `discard_others: true`"), "{note}");
@@ -380,7 +381,8 @@ fn call_wait_for_any_returns_with_the_first_contender() {
         assert_eq!((&waited["done"], &group["has_ended"]), (&json!(true), &json!(false)), "{waited}");
         assert_eq!(statuses(group), ["completed", "running"]);
         assert_eq!(group["contenders"][1]["activity"], "working");
-        assert_eq!(waited["pending"][0]["job_id"], report["group_id"]);
+        // Not the group: another wait for it would return at once.
+        assert_eq!(waited["pending"][0]["job_id"], job_of(&report, 1));
     });
 }
 
@@ -412,7 +414,7 @@ fn call_status_reads_a_group_by_prefix() {
         let single = client.call_tool_ok("call_rehearsal", json!({ "prompt": "Hello" })).await;
         let no_group = format!("group-{}", single["job_id"].as_str().unwrap());
         for (id, remedy) in [
-            (no_group.as_str(), "without `group-`"),
+            (no_group.as_str(), "call_jobs"),
             ("group-ffffffff", "call_jobs"),
             ("group-the last", "first four characters"),
         ] {
@@ -536,6 +538,21 @@ fn conflict_keeps_the_other_contenders() {
     });
 }
 
+fn applied_contender_can_still_discard_the_others() {
+    McpHarness::run_with(options(), async |harness| {
+        let mut client = harness.client().await;
+        let report = ended_race(harness, &mut client).await;
+        client.call_tool_ok("call_apply", json!({ "job_id": job_of(&report, 0) })).await;
+        let arguments = json!({ "job_id": job_of(&report, 0), "discard_others": true });
+        let finished = client.call_tool_ok("call_apply", arguments.clone()).await;
+        assert_eq!(finished["discarded"], json!([job_of(&report, 1)]));
+        assert!(finished["message"].as_str().unwrap().starts_with("the changes were already applied; "));
+        assert_eq!(changes_state(&mut client, job_of(&report, 1)).await, "discarded");
+        let again = client.call_tool_ok("call_apply", arguments).await;
+        assert!(again.get("discarded").is_none(), "{again}");
+    });
+}
+
 fn dry_run_keeps_the_other_contenders() {
     McpHarness::run_with(options(), async |harness| {
         let mut client = harness.client().await;
@@ -634,9 +651,10 @@ fn invalid_group_is_rejected_with_field_and_remedy() {
             ("repair", json!({ "agents": two, "repair": 1 }), "pass the command as `verify`"),
             (
                 "add_dirs",
-                json!({ "agents": two, "add_dirs": ["/no/such/directory"] }),
+                json!({ "agents": two, "observe": true, "add_dirs": ["/no/such/directory"] }),
                 "create the directory",
             ),
+            ("add_dirs", json!({ "agents": two, "add_dirs": ["/tmp"] }), "omit `add_dirs`"),
             ("cwd", json!({ "agents": two, "cwd": "/no/such/directory" }), "create the directory"),
         ] {
             let mut arguments = json!({ "prompt": "x" });

@@ -1,7 +1,7 @@
 //! Handles the requests of commands about groups.
 
-use calls::{CallError, GroupRequest, JobService, SubmittedGroup};
-use model::GroupKind;
+use calls::{CallError, ClosedJobs, GroupRequest, JobService, SubmittedGroup};
+use model::{GroupKind, JobId};
 use protocol::{DaemonRequest, ErrorCategory, ErrorReply, SubmitGroupReply, SubmitGroupRequest};
 
 use super::connection::ClientConnection;
@@ -34,8 +34,9 @@ pub(super) async fn handle(
         DaemonRequest::CancelGroup { group } => cancel(service, &group).await?,
         DaemonRequest::DiscardOthers { job } => {
             let job = find_job(service, &job).await?.id;
-            let discarded = service.discard_other_contenders(job).await?;
-            JobReply::OthersDiscarded { job_ids: discarded.iter().map(ToString::to_string).collect() }
+            let ClosedJobs { cancelled, discarded } = service.discard_other_contenders(job).await?;
+            let ids = |jobs: Vec<JobId>| jobs.iter().map(ToString::to_string).collect();
+            JobReply::OthersDiscarded { cancelled: ids(cancelled), discarded: ids(discarded) }
         }
         request => return Err(HandlerError::unexpected(&request)),
     })

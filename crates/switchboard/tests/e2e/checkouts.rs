@@ -1,32 +1,16 @@
 //! Jobs in private checkouts: `call --worktree`, `apply`, `discard` and `jobs --open-changes`.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use testkit::eventually;
 
 use crate::harness::{stderr, stdout};
-use crate::shop::{Shop, id, prompt};
+use crate::shop::{Shop, assert_only_branches_are_new, contents, id, prompt};
 
 fn directory(answer: &Value) -> PathBuf {
     answer["changes"]["checkout"]["directory"].as_str().unwrap_or_else(|| panic!("{answer}")).into()
-}
-
-/// Returns the contents of all files below a directory, links by their targets.
-fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {
-        let kind = fs::symlink_metadata(&entry).unwrap().file_type();
-        if kind.is_dir() {
-            found.extend(contents(&entry));
-        } else {
-            let content = if kind.is_symlink() { Vec::new() } else { fs::read(&entry).unwrap() };
-            found.insert(entry, content);
-        }
-    }
-    found
 }
 
 #[test]
@@ -45,17 +29,7 @@ fn worktree_call_changes_nothing_but_a_branch() {
     let short = &id[..13];
     let line = format!("changed: 2 files (+2 −9) on branch switchboard/{short}; switchboard apply {short}");
     assert!(closing.lines().any(|found| found == line), "{closing}");
-    let mut after = contents(&shop.root);
-    let new: Vec<PathBuf> = after.keys().filter(|path| !before.contains_key(*path)).cloned().collect();
-    after.retain(|path, _| !new.contains(path));
-    assert_eq!(after, before);
-    let git = shop.root.join(".git");
-    let is_of_branch = |path: &PathBuf| {
-        ["objects", "refs/heads/switchboard", "logs/refs/heads/switchboard"]
-            .iter()
-            .any(|own| path.starts_with(git.join(own)))
-    };
-    assert!(new.iter().all(is_of_branch), "{new:?}");
+    assert_only_branches_are_new(&before, &shop.root);
     assert_eq!(shop.git(&["show", &format!("switchboard/{short}:a.txt")]), "job");
 
     let status = shop.succeed(&["status", id]);

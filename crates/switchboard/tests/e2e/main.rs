@@ -23,6 +23,7 @@ mod promises;
 mod race_kills;
 mod races;
 mod real_agents;
+mod real_races;
 mod recorded_changes;
 mod recovery;
 mod replaced_files;

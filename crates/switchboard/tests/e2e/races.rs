@@ -1,6 +1,6 @@
 //! Groups: `race` and `keep`, and the commands that accept the id of a group.
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use testkit::eventually;
@@ -50,13 +50,13 @@ fn race_prints_table_and_verdict() {
     let output = race(&shop, WRITING, &["--judge", "rehearsal:judge", "--verify", "test -e new.txt"]);
     let (table, remarks) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{remarks}");
-    assert_eq!(row(&table, "#")[..6], ["#", "AGENT", "MODEL", "STATUS", "VERIFIED", "FILES"]);
-    assert_eq!(row(&table, "1")[..7], ["1", "rehearsal", "fast", "completed", "passed", "2", "+2"]);
-    assert_eq!(row(&table, "2")[..7], ["2", "rehearsal", "slow", "failed", "failed", "1", "+1"]);
-    assert!(remarks.contains("2 (rehearsal) failed: "), "{remarks}");
+    assert_eq!(row(&table, "#")[..5], ["#", "AGENT", "STATUS", "VERIFIED", "FILES"]);
+    assert_eq!(row(&table, "1")[..6], ["1", "rehearsal:fast", "completed", "passed", "2", "+2"]);
+    assert_eq!(row(&table, "2")[..6], ["2", "rehearsal:slow", "failed", "failed", "1", "+1"]);
+    assert!(remarks.contains("2 (rehearsal:slow) failed: "), "{remarks}");
     assert!(remarks.contains("\nchanged by several: a.txt (1, 2)\n"), "{remarks}");
     // One result is nothing to compare.
-    assert!(remarks.contains("verdict: the judge failed: fewer than two calls"), "{remarks}");
+    assert!(remarks.contains("verdict: fewer than two agents completed the task"), "{remarks}");
     assert_eq!(shop.status(), before);
 }
 
@@ -80,7 +80,7 @@ fn race_fails_if_no_agent_completes() {
     let shop = Shop::new();
     let output = race(&shop, "fail auth", &[]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(stderr(&output).contains("1 (rehearsal) failed: "), "{output:?}");
+    assert!(stderr(&output).contains("1 (rehearsal:fast) failed: "), "{output:?}");
 }
 
 #[test]
@@ -99,6 +99,27 @@ fn keep_applies_one_and_discards_others() {
     assert!(stderr(&kept).contains("the changes are already applied\ndiscarded: "), "{kept:?}");
     assert_eq!((state(&shop, fast).as_str(), state(&shop, slow).as_str()), ("applied", "discarded"));
     assert_eq!((shop.checkouts(), shop.git(&["branch", "--list", "switchboard/*"])), (0, String::new()));
+}
+
+#[test]
+fn discard_of_a_group_drops_all_changes() {
+    let shop = Shop::new();
+    let report = report(&shop, WRITING, &[]);
+    assert_eq!(shop.succeed(&["discard", group(&report)]).lines().count(), 2);
+    assert_eq!((shop.checkouts(), shop.git(&["branch", "--list", "switchboard/*"])), (0, String::new()));
+    let again = shop.succeed(&["discard", group(&report)]);
+    assert_eq!(again, format!("{}: no open changes\n", group(&report)));
+}
+
+#[test]
+fn collisions_with_other_races_are_one_line() {
+    let shop = Shop::new();
+    report(&shop, WRITING, &[]);
+    let output = race(&shop, WRITING, &[]);
+    let line =
+        "also in open changes of 2 other calls: a.txt, new.txt; see `switchboard jobs --open-changes`\n";
+    assert!(stderr(&output).contains(line), "{output:?}");
+    assert!(!stderr(&output).contains("collisions:"), "{output:?}");
 }
 
 #[test]
@@ -140,15 +161,16 @@ fn observed_group_prints_one_synthesis() {
     let output = race(&shop, script, &["--observe", "--judge", "rehearsal:judge"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(stdout(&output), "They disagree. It is A.\n");
-    assert!(stderr(&output).contains("\n1  rehearsal  fast   completed"), "{output:?}");
+    assert!(stderr(&output).contains("\n1  rehearsal:fast  completed"), "{output:?}");
     assert_eq!(shop.checkouts(), 0);
 }
 
 #[test]
-fn observed_group_fails_with_its_synthesis() {
+fn observed_group_without_synthesis_prints_the_only_answer() {
     let shop = Shop::new();
     let output = race(&shop, "only fast answer A\nonly slow fail auth", &["--observe"]);
-    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{output:?}");
+    let only = "answer 1 (rehearsal:fast):\nA\n";
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), only), "{output:?}");
     assert!(stderr(&output).contains("synthesis failed: fewer than two calls"), "{output:?}");
 }
 
@@ -196,7 +218,41 @@ fn ctrl_c_cancels_the_whole_race() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let output = race.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{output:?}");
-    assert_eq!(row(&stdout(&output), "2")[3], "cancelled");
+    assert_eq!(row(&stdout(&output), "2")[2], "cancelled");
+}
+
+#[test]
+fn loser_that_fills_the_disk_does_not_end_the_race() {
+    let shop = Shop::new();
+    // In namespaces of its own, in which an ordinary user may mount a small disk for the state.
+    let namespaces = ["--user", "--map-root-user", "--mount", "--"];
+    if !Command::new("unshare").args(namespaces).arg("true").status().unwrap().success() {
+        println!("SKIPPED: this user may make no namespace, so there is no small disk");
+        return;
+    }
+    std::fs::create_dir_all(&shop.harness.home).unwrap();
+    let script = "only slow flood stdout 200MB\nonly fast write a.txt fast\nonly fast delay 2s\nonly fast write new.txt n";
+    let commands = "mount -t tmpfs -o size=48m,mode=0700 none \"$SWITCHBOARD_HOME\" &&
+        \"$0\" race \"$1\" --with rehearsal:fast,rehearsal:slow --policy off --json;
+        \"$0\" stop >/dev/null 2>&1";
+    let mut race = Command::new("unshare");
+    race.args(namespaces).args(["sh", "-c", commands, env!("CARGO_BIN_EXE_switchboard"), &prompt(script)]);
+    race.env_clear().env("SWITCHBOARD_HOME", &shop.harness.home).env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    let output = race.current_dir(&shop.root).output().unwrap();
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{output:?}"));
+    let (fast, slow) = (&report["contenders"][0], &report["contenders"][1]);
+    assert_eq!(
+        (&slow["status"], &slow["error"]["kind"]),
+        (&"failed".into(), &"spool_failed".into()),
+        "{slow}"
+    );
+    assert_eq!(
+        (&fast["status"], &fast["changes"]["files_changed"]),
+        (&"completed".into(), &2.into()),
+        "{fast}"
+    );
+    let branch = fast["changes"]["checkout"]["branch"].as_str().unwrap_or_else(|| panic!("{fast}"));
+    assert_eq!(shop.git(&["show", &format!("{branch}:a.txt")]), "fast");
 }
 
 #[test]
@@ -218,7 +274,9 @@ fn invalid_race_is_rejected_with_a_remedy() {
     for (arguments, error, hint) in [
         (vec!["--with", "rehearsal"], "a group has 2 to 8 agents, not 1", "name at least two"),
         (vec!["--with", &nine], "a group has 2 to 8 agents, not 9", "at most eight"),
-        (vec!["--with", "rehearsal,gpt"], "`gpt` is not the name of an agent", "--help"),
+        (vec!["--with", "rehearsal,gpt"], "`gpt` is not the name of an agent", "claude, codex, gemini"),
+        (vec!["--with", "rehearsal,"], "an agent is missing beside a comma", "claude, codex, gemini"),
+        (vec!["--with", "rehearsal:,codex"], "the model after the colon is missing", "--help"),
         (vec!["--with", "rehearsal,rehearsal", "--cwd", "/"], "is not in the worktree of a git", "--observe"),
         (vec!["--with", "rehearsal,claude"], "claude CLI not found", "npm install"),
     ] {

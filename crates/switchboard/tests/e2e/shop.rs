@@ -1,7 +1,8 @@
 //! A user with a repository, for the tests of private checkouts.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -100,4 +101,34 @@ pub fn prompt(script: &str) -> String {
 /// Returns the job of an answer.
 pub fn id(answer: &Value) -> &str {
     answer["job_id"].as_str().unwrap()
+}
+
+/// Returns the contents of all files below a directory, links by their targets.
+pub fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {
+        let kind = fs::symlink_metadata(&entry).unwrap().file_type();
+        if kind.is_dir() {
+            found.extend(contents(&entry));
+        } else {
+            let content = if kind.is_symlink() { Vec::new() } else { fs::read(&entry).unwrap() };
+            found.insert(entry, content);
+        }
+    }
+    found
+}
+
+/// Checks that the files of a repository are as before, byte for byte, except for new branches of Switchboard with their objects and logs.
+pub fn assert_only_branches_are_new(before: &BTreeMap<PathBuf, Vec<u8>>, root: &Path) {
+    let mut after = contents(root);
+    let new: Vec<PathBuf> = after.keys().filter(|path| !before.contains_key(*path)).cloned().collect();
+    after.retain(|path, _| !new.contains(path));
+    assert!(after == *before, "files of the user were changed or removed");
+    let git = root.join(".git");
+    let is_of_branch = |path: &PathBuf| {
+        ["objects", "refs/heads/switchboard", "logs/refs/heads/switchboard"]
+            .iter()
+            .any(|own| path.starts_with(git.join(own)))
+    };
+    assert!(new.iter().all(is_of_branch), "{new:?}");
 }

@@ -237,11 +237,11 @@ fn keep_asks_before_it_discards_others() {
     );
     let screen = terminal.until("it was 0");
     assert!(screen.contains("changed by several: a.txt (1, 2)"), "{screen}");
-    let row = screen.lines().find(|line| line.starts_with("1  rehearsal  a ")).unwrap();
+    let row = screen.lines().find(|line| line.starts_with("1  rehearsal:a ")).unwrap();
     let job = row.split_whitespace().last().unwrap();
     terminal.enter(&format!("switchboard keep {job}"));
     let screen = terminal.until("cancel and discard the others? [y/N]");
-    assert!(screen.contains("\n2 (rehearsal, "), "{screen}");
+    assert!(screen.contains("\n2 (rehearsal:b, "), "{screen}");
     terminal.enter("n");
     terminal.until("the others stay as they are");
     assert_eq!((shop.checkouts(), shop.read("a.txt").as_str()), (1, "a"));
