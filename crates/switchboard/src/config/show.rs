@@ -67,19 +67,19 @@ const INTRODUCTION: &str = "\
 
 Printed by `switchboard config --reference`; a test compares this page with it.
 
-The file is `config.toml` in `$SWITCHBOARD_HOME`, else in `$XDG_CONFIG_HOME/switchboard`, else in `~/.config/switchboard`. It need not
-be there. A key that is not known is an error, with its line and the nearest name that is. The file has to belong to you (or to
-root), and nobody else may be able to write to it: it says which programs are run.
+The file is `config.toml` in `$SWITCHBOARD_HOME`, else in `$XDG_CONFIG_HOME/switchboard`, else in `~/.config/switchboard`. It is
+optional. An unknown key is an error that names its line and the closest known key. The file must belong to you or to root and must
+not be writable by other users, because it decides which programs are started.
 
-A value comes from the first of these that has one: an option of the command line, a variable of the environment, the file, the
-default. A list in a variable is separated by commas. `switchboard config` prints every value that holds and where it came from
-(`--json` for programs). The daemon reads its configuration when it starts. When it has changed since, `switchboard status`, `config` and
-`doctor` name the keys that differ; `switchboard stop --now` lets the next call start a daemon with the new one, and running jobs go on.
+A value comes from the first of these sources that sets it: a command-line option, an environment variable, the file, the default. A
+list in a variable is separated by commas. `switchboard config` prints each effective value with its source (`--json` for programs).
+The daemon reads its configuration at startup. After a later change, `switchboard status`, `config` and `doctor` name the keys that
+differ; run `switchboard stop --now`, and the next call starts a daemon with the new values. Running jobs continue.
 
-Agents are looked for and started with the environment of the caller, not of whoever started the daemon: `switchboard call` carries its
-`PATH`, proxies, locale, the agents' own variables (`ANTHROPIC_*`, `CODEX_HOME` …) and those of `pass_env`. So an agent that was installed or
-a key that was exported after the daemon started is used. `programs.*` is stronger than `PATH`. Calls over HTTP, from the web page and from
-inside another call use the daemon's environment.
+Agents are found and started with the environment of the caller, not with that of the daemon: `switchboard call` sends its `PATH`,
+proxies, locale, the agents' own variables (`ANTHROPIC_*`, `CODEX_HOME` …) and those of `pass_env`. An agent that you installed or a key
+that you exported after the daemon started is therefore used. `programs.*` takes precedence over `PATH`. Calls over HTTP, from the web
+page and from inside another call use the environment of the daemon.
 
 ```toml
 store = \"sqlite:\"
@@ -109,7 +109,7 @@ pub fn reference() -> String {
         if section != Some(key.section()) {
             section = Some(key.section());
             let title = if key.section().is_empty() {
-                "At the top".to_owned()
+                "Top level".to_owned()
             } else {
                 format!("`[{}]`", key.section())
             };
@@ -136,10 +136,10 @@ pub fn reference() -> String {
 fn append_agent_variables(text: &mut String) {
     text.push_str(
         "\n## Variables of agents\n\n\
-         An agent starts with these variables of whoever starts the daemon, those that `pass_env` names, and no other. `XDG_RUNTIME_DIR` is \
-         not among them. Nobody can pass on `LD_*`, `DYLD_*`, `BASH_ENV`, `ENV` and `NODE_OPTIONS`, which run code in the agent, \
-         `CLAUDECODE`, `CLAUDE_CODE_ENTRYPOINT` and `CLAUDE_CODE_SSE_PORT`, by which it takes itself for nested in another agent, and \
-         `GIT_CONFIG_*`, `FILE_TOOLS_ROOT` and `SWITCHBOARD_RUN_ID`, which Switchboard sets.\n\n\
+         An agent gets these variables of its caller, those that `pass_env` names, and no others. `XDG_RUNTIME_DIR` is not among them. These \
+         are never passed: `LD_*`, `DYLD_*`, `BASH_ENV`, `ENV` and `NODE_OPTIONS`, which run code in the agent; `CLAUDECODE`, \
+         `CLAUDE_CODE_ENTRYPOINT` and `CLAUDE_CODE_SSE_PORT`, which make it believe that it is nested in another agent; and `GIT_CONFIG_*`, \
+         `FILE_TOOLS_ROOT` and `SWITCHBOARD_RUN_ID`, which Switchboard sets.\n\n\
          | agent | variables |\n| --- | --- |\n",
     );
     let mut row = |agent: &str, own: DefaultVariables| {
@@ -147,7 +147,7 @@ fn append_agent_variables(text: &mut String) {
         let all: Vec<String> = names.chain(own.prefixes.iter().map(|start| format!("`{start}*`"))).collect();
         let _ = writeln!(text, "| {agent} | {} |", all.join(", "));
     };
-    row("every one", DefaultVariables::COMMON);
+    row("all", DefaultVariables::COMMON);
     for agent in AgentKind::ALL {
         row(agent.name(), agents::default_variables(agent));
     }
