@@ -369,7 +369,8 @@ impl JobService {
         (answer.status == JobStatus::Running && !line.is_empty()).then_some(line)
     }
 
-    /// Cancels the unfinished other jobs of the group of a contender, and discards the open changes of the other contenders.
+    /// Cancels the unfinished other jobs of the group of a contender, and discards the open changes of the other contenders. An error does
+    /// not affect the others; the first one is returned.
     pub async fn discard_other_contenders(&self, kept: JobId) -> Result<ClosedJobs, CallError> {
         let group = self.group_of(kept).await?;
         let Some(GroupRole::Contender(_)) = group.role(kept) else {
@@ -382,7 +383,7 @@ impl JobService {
         let cancelled: Vec<JobId> =
             self.cancel_group(&others).await?.into_iter().map(|(job, _)| job).collect();
         self.wait(&cancelled, Until::All, CANCEL_TIMEOUT).await?;
-        let mut discarded = Vec::new();
+        let (mut discarded, mut failure) = (Vec::new(), None);
         for job in others.contenders {
             match self.discard(job).await {
                 Ok(()) => discarded.push(job),
@@ -393,10 +394,10 @@ impl JobService {
                     | CallError::Continued { .. }
                     | CallError::NoSuchJob { .. },
                 ) => {}
-                Err(error) => return Err(error),
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
-        Ok(ClosedJobs { cancelled, discarded })
+        failure.map_or(Ok(ClosedJobs { cancelled, discarded }), Err)
     }
 
     /// Removes the checkout that another contender has created for a job, if the job ended before its agent started.
