@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use model::RunStatus;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::{all_pids, command_line, eventually};
 
-use crate::harness::{stderr, stdout};
+use crate::harness::{TestHost, stderr, stdout};
 use crate::shop::{Shop, prompt};
 
 /// The number of rounds, unless a campaign sets it.
@@ -141,4 +141,45 @@ fn assert_nothing_is_left(shop: &Shop, round: u64) {
     assert!(shop.run(&["stop"]).status.success());
     let home = shop.harness.home.to_str().unwrap();
     eventually("no process of the race is left", || !all_pids().any(|pid| command_line(pid).contains(home)));
+}
+
+#[test]
+fn killed_daemon_does_not_repeat_a_group() {
+    let shop = Shop::new();
+    shop.harness.configure("rehearsal = true\n");
+    let mut host = TestHost::start({
+        let mut command = shop.harness.command(&["mcp"]);
+        command.current_dir(&shop.root).env("PATH", "/usr/local/bin:/usr/bin:/bin");
+        command
+    });
+    host.initialize();
+    for (id, delay) in (2..).zip([0, 50, 300, 900]) {
+        let script =
+            prompt("delay 1s\nonly one write a.txt one\nonly two write a.txt two\nonly judge choose +one");
+        let arguments = json!({
+            "prompt": script,
+            "agents": ["rehearsal:one", "rehearsal:two"],
+            "judge": "rehearsal:judge",
+            "cwd": shop.root,
+        });
+        host.request(id, "tools/call", &json!({ "name": "call_many", "arguments": arguments }));
+        sleep(Duration::from_millis(delay));
+        if let Some(daemon) = shop.harness.running_daemon() {
+            daemon.kill();
+        }
+        let reply = loop {
+            let message = host.receive();
+            if message["id"] == id {
+                break message;
+            }
+        };
+        let report = &reply["result"]["structuredContent"];
+        assert_eq!(report["has_ended"], true, "{delay} ms: {reply}");
+        for contender in report["contenders"].as_array().unwrap() {
+            assert_eq!(contender["status"], "completed", "{delay} ms: {reply}");
+        }
+        assert_eq!(report["verdict"]["state"], "decided", "{delay} ms: {reply}");
+    }
+    let jobs: Value = serde_json::from_str(&shop.succeed(&["jobs", "--json"])).unwrap();
+    assert_eq!(jobs["total"], 16, "four groups of two contenders and two runs of the judge");
 }
