@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use model::{RunId, RunLifetime, RunPlan, RunStatus, StatusDurability};
 use regular_file::{create_private_directory, open_regular_at};
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, mkdir, mkdirat,
-    openat, renameat, statat, unlinkat,
+    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, fstatvfs, mkdir,
+    mkdirat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use sandbox::Quarantine;
@@ -33,6 +33,8 @@ use crate::spool_files::{
 /// Space for a status that lists the paths of its policy twice, at their maximum length. Once freed, it leaves room for
 /// the daemon to record the outcome on the same disk.
 const RESERVED_BYTES: u64 = 64 * 1024;
+/// The free space from which nobody depends on the reservation.
+const AMPLE_BYTES: u64 = 64 * 1024 * 1024;
 const CREATE_EMPTY: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
 /// The total time to wait for readers, each of which holds the shared lock for microseconds.
 const READER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -233,13 +235,8 @@ impl LockedSpool {
         status: &RunStatus,
         durability: StatusDurability,
     ) -> io::Result<Vec<u8>> {
-        StatusSlot {
-            spool: self,
-            file: self.open(STATUS_FIRST, CREATE_EMPTY)?,
-            name: STATUS_FIRST,
-            durability,
-        }
-        .publish(status)
+        let file = self.open(STATUS_FIRST, CREATE_EMPTY)?;
+        StatusSlot { spool: self, file, name: STATUS_FIRST, durability }.publish(status)
     }
 
     /// Reserves the space of the final status, so that a full disk cannot prevent it.
@@ -328,19 +325,29 @@ impl StatusSlot<'_> {
     /// the run counts as lost and never as something else.
     ///
     /// Returns the written bytes.
-    pub fn publish(self, status: &RunStatus) -> io::Result<Vec<u8>> {
+    pub fn publish(&self, status: &RunStatus) -> io::Result<Vec<u8>> {
         let json = serde_json::to_vec(status)?;
         self.file.write_all_at(&json, 0)?;
-        if self.name == STATUS_NEXT {
-            // Free the unused reservation. On a disk that the agent has filled, it is the only room in which the daemon
-            // can record the outcome; otherwise every retained run would keep it allocated.
-            self.file.set_len(json.len() as u64)?;
-        }
         if self.durability == StatusDurability::PowerLoss {
             self.file.sync_data()?;
         }
         renameat(&self.spool.directory, self.name, &self.spool.directory, STATUS)?;
         Ok(json)
+    }
+
+    /// Returns whether the disk is so full that the reservation is the only room in which the daemon can record the
+    /// outcome.
+    pub fn is_space_scarce(&self) -> bool {
+        fstatvfs(&self.file).map_or(true, |disk| disk.f_bavail.saturating_mul(disk.f_frsize) < AMPLE_BYTES)
+    }
+
+    /// Frees the unused part of the reservation, given the length of the published status. Otherwise every retained run
+    /// would keep it allocated.
+    ///
+    /// Apart from [`Self::publish`], since a disk that discards freed blocks takes longer for this than for all other
+    /// writes of a short run.
+    pub fn free_reservation(&self, written: usize) -> io::Result<()> {
+        self.file.set_len(written as u64)
     }
 }
 

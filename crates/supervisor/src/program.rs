@@ -187,8 +187,19 @@ fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
     let report = RunReport { sandbox: sandbox.clone(), ..report };
     let status = RunStatus { sandbox, state: RunState::Ended(report), ..status };
     release_caches();
-    let json = finish(&spool, final_slot, &status).map_err(GaveUp::Write)?;
-    status_pipe::send(&json);
+    let json = finish(&spool, &final_slot, &status).map_err(GaveUp::Write)?;
+    let free_reservation = || {
+        if let Err(error) = final_slot.free_reservation(json.len()) {
+            log_error(&format!("cannot free the reserved space: {error}"));
+        }
+    };
+    if final_slot.is_space_scarce() {
+        free_reservation();
+        status_pipe::send(&json);
+    } else {
+        status_pipe::send(&json);
+        free_reservation();
+    }
     // Let the waiters run first: this process has nothing left to do but to exit.
     std::thread::yield_now();
     Ok(())
@@ -208,7 +219,7 @@ fn announce(
     Ok(json)
 }
 
-fn finish(spool: &LockedSpool, slot: StatusSlot<'_>, status: &RunStatus) -> io::Result<Vec<u8>> {
+fn finish(spool: &LockedSpool, slot: &StatusSlot<'_>, status: &RunStatus) -> io::Result<Vec<u8>> {
     // Secrets first: an ended status implies that they are gone.
     let cleared = spool.remove_private_files().and_then(|()| spool.remove_plan());
     let json = slot.publish(status)?;

@@ -138,9 +138,9 @@ fn write_final_status(locked: &LockedSpool, status: RunStatus, report: &RunRepor
     locked.remove_private_files()?;
     locked.remove_plan()?;
     locked.remove_first_status()?;
-    locked
-        .new_status_slot(StatusDurability::PowerLoss)?
-        .publish(&RunStatus { state: RunState::Ended(report.clone()), ..status })?;
+    let slot = locked.new_status_slot(StatusDurability::PowerLoss)?;
+    let json = slot.publish(&RunStatus { state: RunState::Ended(report.clone()), ..status })?;
+    slot.free_reservation(json.len())?;
     // Only now: if this process were killed in between, the next recovery would not report the moved paths.
     if matches!(report.tree, TreeEnd::LeftAlive { .. }) { Ok(()) } else { locked.remove_quarantine_list() }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::{End, Exit, RunId, RunLifetime, RunPlan, RunReport, RunState, RunStatus, TreeEnd};
 use rustix::process::{Pid, Signal, kill_process};
-use supervisor::{AttachError, Run, RunRecoveryError, StopReply, WaitError, attach, recover};
+use supervisor::{AttachError, Run, RunRecoveryError, Spool, StopReply, WaitError, attach, recover};
 use testkit::{eventually_async, is_running, session_of};
 
 use crate::harness::{Harness, read_to_end, runtime};
@@ -120,7 +120,7 @@ fn bound_run_ends_when_starter_is_killed() {
 
 /// Returns the report in the spool, once there is one.
 fn ended(harness: &Harness) -> Option<RunReport> {
-    match supervisor::Spool::at(harness.spool()).status().ok()??.state {
+    match Spool::at(harness.spool()).status().ok()??.state {
         RunState::Ended(report) => Some(report),
         RunState::Running { .. } => None,
     }
@@ -235,6 +235,9 @@ fn survivors_are_killed_without_spool() {
 fn run_with_survivors_can_be_recovered_again() {
     Harness::run_test(async |harness: &Harness| {
         let report = harness.run(&harness.agent("answer done")).await;
+        // The supervisor still frees what it has reserved.
+        eventually_async("the supervisor exits", async || !Spool::at(harness.spool()).is_locked().unwrap())
+            .await;
         let file = harness.spool().join("status.json");
         let mut status: RunStatus = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         let tree = TreeEnd::LeftAlive { processes: 1 };
@@ -376,6 +379,9 @@ fn process_with_reused_pid_is_not_killed() {
 fn answer_truncated_by_power_loss_counts_as_lost() {
     Harness::run_test(async |harness: &Harness| {
         let report = harness.run(&harness.agent("answer done")).await;
+        // The supervisor still frees what it has reserved.
+        eventually_async("the supervisor exits", async || !Spool::at(harness.spool()).is_locked().unwrap())
+            .await;
         let file = harness.spool().join("status.json");
         let mut status: RunStatus = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         status.boot_id = "another-boot".into();
