@@ -195,9 +195,27 @@ pub fn check_agent(kind: AgentKind, lookup: &Lookup) -> AgentCheck {
     check
 }
 
-/// Returns the program that a call would spawn, without running it.
-pub fn find_program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {
-    program(kind, lookup)
+/// Returns the program that a call in these workspaces would spawn, without running it: the one that [`find_installed`] finds
+/// after [`Lookup::excluding_workspaces`].
+pub fn find_program<'a>(
+    kind: AgentKind,
+    lookup: &Lookup,
+    workspaces: impl IntoIterator<Item = &'a PathBuf>,
+) -> Option<PathBuf> {
+    let variable = |name: &str| Some((name.to_owned(), lookup.inherited.get(name)?.clone()));
+    let mut inherited: BTreeMap<String, String> = ["HOME", "PATH"].into_iter().filter_map(variable).collect();
+    if let Some(path) = inherited.get_mut("PATH") {
+        // The other directories do not matter, and resolving and comparing a directory takes many system calls.
+        *path = find::directories_with(kind.name(), path);
+    }
+    let lookup = Lookup {
+        inherited,
+        cache_file: lookup.cache_file.clone(),
+        programs: lookup.programs.clone(),
+        own_directory: lookup.own_directory.clone(),
+        ..Lookup::default()
+    };
+    program(kind, &lookup.excluding_workspaces(workspaces))
 }
 
 /// Finds an agent and its capabilities for a call. Skips the login check: the agent reports a missing login itself.

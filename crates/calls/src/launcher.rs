@@ -66,8 +66,8 @@ struct ProgramFile {
 }
 
 impl ProgramFile {
-    fn find(agent: AgentKind, lookup: &Lookup) -> Option<Self> {
-        let path = doctor::find_program(agent, lookup)?;
+    fn find(spec: &CallSpec, lookup: &Lookup) -> Option<Self> {
+        let path = doctor::find_program(spec.agent, lookup, workspaces(spec))?;
         let file = std::fs::metadata(&path).ok()?;
         let modified = (file.mtime(), file.mtime_nsec());
         Some(Self { path, device: file.dev(), inode: file.ino(), modified, bytes: file.len() })
@@ -142,21 +142,18 @@ impl Launcher {
         if let Some(environment) = environment {
             lookup.inherited = environment.applied_to(&lookup.inherited, &settings.pass_on);
         }
-        let inherited = lookup.inherited.clone();
-        let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
-        let outside = lookup.clone().excluding_workspaces(workspaces());
         let AgentCheck { program, version, capabilities, findings, agent, .. } =
-            self.check_program(spec.agent, outside).await;
+            self.check_program(spec, &lookup).await;
         let Some(program) = program else { return Err(NotReady { agent, findings }) };
         if spec.writes_confined() {
-            lookup.remember_workspaces(workspaces());
+            lookup.remember_workspaces(workspaces(spec));
         }
         Ok(LaunchSetup {
             program,
             version,
             capabilities,
             models: settings.models.clone(),
-            inherited,
+            inherited: lookup.inherited,
             pass_on: settings.pass_on.clone(),
             private_directory,
             workspace: agents::inspect_workspace(spec, &settings.lookup.inherited),
@@ -169,11 +166,13 @@ impl Launcher {
 
     /// Checks an agent's program. `PATH` is searched for every call, since the program may be installed, replaced or removed at any
     /// time; only the answers of an unchanged file are cached.
-    async fn check_program(&self, agent: AgentKind, lookup: Lookup) -> AgentCheck {
-        let file = ProgramFile::find(agent, &lookup);
+    async fn check_program(&self, spec: &CallSpec, lookup: &Lookup) -> AgentCheck {
+        let agent = spec.agent;
+        let file = ProgramFile::find(spec, lookup);
         if let Some(check) = self.cached_check(agent, file.as_ref()) {
             return check;
         }
+        let lookup = lookup.clone().excluding_workspaces(workspaces(spec));
         let checked = tokio::task::spawn_blocking(move || doctor::find_installed(agent, &lookup)).await;
         // The check does not panic. If it did, the agent counts as missing, and the next call checks again.
         let Ok(check) = checked else {
@@ -196,4 +195,9 @@ impl Launcher {
     fn lock_checks(&self) -> MutexGuard<'_, Vec<CachedCheck>> {
         self.checks.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the directories in which the agent of a call works.
+fn workspaces(spec: &CallSpec) -> impl Iterator<Item = &PathBuf> {
+    [&spec.cwd].into_iter().chain(&spec.add_dirs)
 }

@@ -12,6 +12,12 @@ pub fn find_in_path(name: &str, path: &str) -> Option<PathBuf> {
     directories.map(|directory| directory.join(name)).find(|program| is_program(program))
 }
 
+/// Returns the part of a search path with the directories that contain an executable with this name.
+pub(super) fn directories_with(name: &str, path: &str) -> String {
+    let directories = path.split(':').filter(|directory| is_program(&Path::new(directory).join(name)));
+    directories.collect::<Vec<_>>().join(":")
+}
+
 /// Returns the executable of an agent in a search path.
 ///
 /// For codex and claude npm installs a launcher in `PATH`. The native program behind it is spawned directly: killing codex's

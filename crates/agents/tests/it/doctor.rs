@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use agents::doctor::{
-    KnownWorkspaces, Login, Lookup, check, check_agent, find_agent, find_in_path, validate_environment,
+    KnownWorkspaces, Login, Lookup, check, check_agent, find_agent, find_in_path, find_installed,
+    find_program, validate_environment,
 };
 use agents::{Capability, Version, VersionSupport};
 use model::AgentKind;
@@ -203,4 +204,30 @@ fn path_search_skips_relative_entries_and_plain_files() {
     fs::write(harness.0.join("bin/claude"), "not executable").unwrap();
     assert_eq!(find_in_path("claude", &format!(".:bin:{}", harness.0.join("bin").display())), None);
     assert!(find_in_path("sh", "/bin").is_some_and(|found| found == Path::new("/bin/sh")));
+}
+
+#[test]
+fn program_of_a_call_is_outside_of_all_workspaces() {
+    let harness = Harness::new("workspaces");
+    let [work, earlier, links] = ["home/work", "home/earlier", "home/links"].map(|name| harness.0.join(name));
+    for directory in [&work, &earlier] {
+        harness.script(directory.join("codex").to_str().unwrap(), CODEX);
+    }
+    fs::create_dir(&links).unwrap();
+    let mut lookup = harness.lookup();
+    lookup.remember_workspaces([&earlier]);
+    let mut find = |directories: &[&Path]| {
+        let path = directories.iter().map(|directory| directory.to_str().unwrap()).collect::<Vec<_>>();
+        lookup.inherited.insert("PATH".to_owned(), path.join(":"));
+        let found = find_program(AgentKind::Codex, &lookup, [&work]);
+        let installed = find_installed(AgentKind::Codex, &lookup.clone().excluding_workspaces([&work]));
+        assert_eq!(found, installed.program);
+        found
+    };
+    let bin = harness.0.join("bin");
+    assert_eq!(find(&[&work, &earlier, &bin]), None);
+    let program = harness.script("bin/codex", CODEX);
+    assert_eq!(find(&[&work, &earlier, Path::new("bin"), &links, &bin]), Some(program));
+    std::os::unix::fs::symlink(earlier.join("codex"), links.join("codex")).unwrap();
+    assert_eq!(find(&[&links, &bin]), None, "the link is the program of the user");
 }
