@@ -33,6 +33,8 @@ const MAX_USER_FILE: u64 = 256 * 1024 * 1024;
 pub struct WorkspaceFiles {
     /// The directories from the repository's root to the working directory, or only the latter outside of a repository.
     pub directories: Vec<PathBuf>,
+    /// The working directory or a directory above it contains `.git`.
+    pub has_repository: bool,
     /// The working directory contains settings that no flag disables (gemini).
     pub has_settings: bool,
     /// The directories with instructions that claude reads if they are added to the call.
@@ -74,7 +76,8 @@ pub struct AgentDefinition {
 
 /// Reads the files of a call's workspace, and of the user with this environment.
 pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) -> WorkspaceFiles {
-    let directories = from_the_root_down(&spec.cwd);
+    let root = repository_root(&spec.cwd);
+    let directories = from_the_root_down(root.unwrap_or(&spec.cwd), &spec.cwd);
     let workspaces: Vec<_> = [&spec.cwd].into_iter().chain(&spec.add_dirs).map(PathBuf::as_path).collect();
     let mut found = WorkspaceFiles::default();
     if !spec.policy.is_off() && spec.agent != AgentKind::Rehearsal {
@@ -105,7 +108,7 @@ pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) 
         AgentKind::Rehearsal => {}
     }
     let git = GitSettings::read(inherited);
-    WorkspaceFiles { directories, git, ..found }
+    WorkspaceFiles { directories, has_repository: root.is_some(), git, ..found }
 }
 
 /// Adds the programs in a private checkout that the user's settings name in the worktree behind it.
@@ -164,8 +167,11 @@ fn codex_programs(inherited: &BTreeMap<String, String>) -> Vec<PathBuf> {
     programs
 }
 
-fn from_the_root_down(cwd: &Path) -> Vec<PathBuf> {
-    let root = cwd.ancestors().find(|dir| dir.join(".git").exists()).unwrap_or(cwd);
+fn repository_root(cwd: &Path) -> Option<&Path> {
+    cwd.ancestors().find(|dir| dir.join(".git").exists())
+}
+
+fn from_the_root_down(root: &Path, cwd: &Path) -> Vec<PathBuf> {
     let mut directories: Vec<PathBuf> =
         cwd.ancestors().take_while(|dir| dir.starts_with(root)).map(Path::to_owned).collect();
     directories.reverse();

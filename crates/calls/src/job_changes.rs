@@ -140,6 +140,9 @@ impl ChangeRecorder {
 
     /// Takes the snapshot after the last run. Returns `None` if nothing was to be recorded.
     pub async fn take_after(self) -> Option<JobChanges> {
+        if !self.has_record() {
+            return None;
+        }
         let task = spawn_blocking(move || self.take_after_blocking());
         match timeout(AFTER_LIMIT + MARGIN, task).await {
             Ok(changes) => changes.ok().flatten(),
@@ -148,9 +151,7 @@ impl ChangeRecorder {
     }
 
     fn take_after_blocking(&self) -> Option<JobChanges> {
-        if !self.files.directory().join(RECORD).exists() || self.files.newest_run().is_none() {
-            return None;
-        }
+        self.files.newest_run()?;
         if let Some(reason) = self.files.read::<String>(&format!("{RECORD}/{UNRECORDED}")) {
             return Some(JobChanges::NotRecorded { reason });
         }
@@ -176,7 +177,7 @@ impl ChangeRecorder {
 
     /// Removes the files that only another snapshot would need, after the end of the job.
     pub async fn seal(self) {
-        if !self.files.directory().join(RECORD).exists() {
+        if !self.has_record() {
             return;
         }
         // A comparison with another job can hold the lock of the record for a long time.
@@ -185,6 +186,11 @@ impl ChangeRecorder {
         if let Ok(Err(error)) = sealed {
             tracing::warn!(job = %self.job, %error, "cannot remove temporary files of the recorded changes");
         }
+    }
+
+    /// Returns whether the job has a record, or the reason for which it has none.
+    fn has_record(&self) -> bool {
+        self.files.directory().join(RECORD).exists()
     }
 
     /// Stores the reason for a missing snapshot, for the service that ends the job.

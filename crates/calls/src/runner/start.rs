@@ -33,7 +33,8 @@ impl JobRunner<'_> {
             if let Some(checkout) = &self.checkout {
                 let worktrees = &self.context.worktrees;
                 self.worktree = Some(worktrees.enter(&checkout.directory, self.job.id, &self.files));
-            } else {
+            } else if self.checked_setup.as_ref().is_none_or(|setup| setup.workspace.has_repository) {
+                // Not for a job that starts right after its submit, which has found no repository.
                 let was_started = has_files && self.files.newest_run().is_some();
                 self.snapshot = self.change_recorder().start_before(&self.job.order.call, was_started);
             }
