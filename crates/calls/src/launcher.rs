@@ -106,11 +106,12 @@ impl Launcher {
             None => self.setup_for_job(job, spec, private_directory).await?,
         };
         let mut setup = LaunchSetup { checkout, ..setup };
-        if let Some(checkout) = setup.checkout.as_ref().filter(|_| !spec.policy.is_off()) {
+        let limited = spec.within(&setup.host.ceiling);
+        if let Some(checkout) = setup.checkout.as_ref().filter(|_| !limited.policy.is_off()) {
             agents::protect_programs_of_checkout(&mut setup.workspace, &checkout.source, &setup.inherited);
         }
         // Without a login the agent itself reports the error.
-        if let Err(error) = agents::seed_private_state(spec, &setup) {
+        if let Err(error) = agents::seed_private_state(&limited, &setup) {
             tracing::warn!(%job, %error, "cannot seed the private state of the policy");
         }
         Ok(agents::launch(spec, &setup)?)
@@ -138,6 +139,9 @@ impl Launcher {
         private_directory: PathBuf,
     ) -> Result<LaunchSetup, NotReady> {
         let settings = &self.settings;
+        let host = settings.host_config();
+        // A call without a policy is confined by the ceiling.
+        let spec = &*spec.within(&host.ceiling);
         let mut lookup = settings.lookup.clone();
         if let Some(environment) = environment {
             lookup.inherited = environment.applied_to(&lookup.inherited, &settings.pass_on);
@@ -159,7 +163,7 @@ impl Launcher {
             workspace: agents::inspect_workspace(spec, &settings.lookup.inherited),
             tool_timeout: settings.tool_timeout,
             new_session: uuid::Uuid::new_v4().into(),
-            host: settings.host_config(),
+            host,
             checkout: None,
         })
     }

@@ -2,6 +2,7 @@
 //!
 //! Independent of vendors; `agents::launch` translates it to the flags of each CLI.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -191,6 +192,14 @@ impl CallSpec {
     /// Returns whether a sandboxed agent writes to the workspaces.
     pub fn writes_confined(&self) -> bool {
         self.mode == Mode::Execute && self.policy.preset.contradicts_observe()
+    }
+
+    /// Returns the call limited by the operator's ceiling.
+    pub fn within(&self, ceiling: &CallPolicy) -> Cow<'_, Self> {
+        if ceiling.is_off() {
+            return Cow::Borrowed(self);
+        }
+        Cow::Owned(Self { policy: self.policy.within(ceiling), ..self.clone() })
     }
 
     /// Returns a call with defaults: a new session, the agent's default model, all tools, the default policy and limits.

@@ -72,6 +72,8 @@ fn setup(
     private_directory: PathBuf,
     premises: HostConfig,
 ) -> Result<LaunchSetup, NotReady> {
+    // A call without a policy is confined by the ceiling.
+    let spec = &*spec.within(&premises.ceiling);
     // The login is not checked: that takes longer than the agent's own rejection.
     let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
     let outside = lookup.clone().excluding_workspaces(workspaces());

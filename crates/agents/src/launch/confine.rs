@@ -16,8 +16,7 @@ use crate::state::StateDirectory;
 
 /// Returns the call within its policy.
 pub(super) fn within_policy(spec: &CallSpec, setup: &LaunchSetup) -> Result<CallSpec, LaunchError> {
-    let policy = spec.policy.within(&setup.host.ceiling);
-    let mut spec = CallSpec { policy, ..spec.clone() };
+    let mut spec = spec.within(&setup.host.ceiling).into_owned();
     spec.policy.preset = spec.requested_preset();
     // A sandboxed workspace is untrusted: its hooks, servers and variables would run before any tool, with access to the agent's
     // key. A call that trusts it lists the sources. Gemini has no flag for this, see `untrusted_paths`.

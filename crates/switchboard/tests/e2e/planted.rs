@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::harness::{Harness, stderr, stdout};
 
 /// Runs a call in the working directory of the harness, which becomes an earlier workspace, and returns it.
-fn work_in(harness: &Harness) -> PathBuf {
+fn work_in(harness: &Harness, options: &[&str]) -> PathBuf {
     let work = harness.work().canonicalize().unwrap();
-    let output =
-        harness.run(&["call", "rehearsal", "--cwd", work.to_str().unwrap(), "@rehearse answer done"]);
+    let call = ["call", "rehearsal", "--cwd", work.to_str().unwrap(), "@rehearse answer done"];
+    let output = harness.run(&[&call, options].concat());
     assert_eq!(stdout(&output), "done\n", "{output:?}");
     work
 }
@@ -25,7 +25,23 @@ fn install(program: &Path, mark: &Path) {
 #[test]
 fn setup_and_open_run_no_program_of_an_earlier_workspace() {
     let harness = Harness::new();
-    let work = work_in(&harness);
+    let work = work_in(&harness, &[]);
+    check_earlier_workspace(&harness, &work);
+}
+
+#[test]
+fn workspace_of_a_call_that_the_ceiling_confines_is_remembered() {
+    for direct in [false, true] {
+        let harness = Harness::new();
+        harness.configure("[sandbox]\nceiling = \"workspace\"\n");
+        let work =
+            work_in(&harness, if direct { &["--policy", "off", "--direct"] } else { &["--policy", "off"] });
+        check_earlier_workspace(&harness, &work);
+    }
+}
+
+/// Checks that no program in an earlier workspace is run.
+fn check_earlier_workspace(harness: &Harness, work: &Path) {
     let scratch = harness.scratch().canonicalize().unwrap();
     let [planted, own] = [work.join("bin"), scratch.join("bin")];
     let mark = scratch.join("mark");
@@ -57,7 +73,7 @@ fn setup_and_open_run_no_program_of_an_earlier_workspace() {
 #[test]
 fn link_in_an_earlier_workspace_redirects_no_call() {
     let harness = Harness::new();
-    let work = work_in(&harness);
+    let work = work_in(&harness, &[]);
     let private = harness.scratch().canonicalize().unwrap().join("private");
     fs::create_dir(&private).unwrap();
     symlink(&private, work.join("sub")).unwrap();
