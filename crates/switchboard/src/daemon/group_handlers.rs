@@ -1,17 +1,39 @@
 //! Handles the requests of commands about groups.
 
+use std::io;
+
 use calls::{CallError, ClosedJobs, GroupRequest, JobService, SubmittedGroup};
 use model::{GroupKind, JobId};
 use protocol::{DaemonRequest, ErrorCategory, ErrorReply, SubmitGroupReply, SubmitGroupRequest};
 
 use super::connection::ClientConnection;
 use super::handler_error::HandlerError;
+use super::job_handlers::{self, call_request, cancelled_entry, submit_reply};
 use super::job_lookup::{find_group, find_job};
-use super::submission::{call_request, cancelled_entry, submit_reply};
 use crate::client::JobReply;
 
-/// Handles a request about a group.
-pub(super) async fn handle(
+/// Returns whether a request is about a group.
+pub fn is_about_group(request: &DaemonRequest) -> bool {
+    matches!(
+        request,
+        DaemonRequest::SubmitGroup(_)
+            | DaemonRequest::Group { .. }
+            | DaemonRequest::CancelGroup { .. }
+            | DaemonRequest::DiscardOthers { .. }
+    )
+}
+
+/// Handles a request about a group and sends the reply. Fails only if the connection does.
+pub async fn handle(
+    service: &JobService,
+    request: DaemonRequest,
+    connection: &mut ClientConnection,
+) -> io::Result<()> {
+    let reply = handle_unary(service, request, connection).await;
+    job_handlers::send(reply.map(Some), connection).await
+}
+
+async fn handle_unary(
     service: &JobService,
     request: DaemonRequest,
     connection: &ClientConnection,
@@ -29,7 +51,7 @@ pub(super) async fn handle(
                 Some(max_chars) => report.cut_to(max_chars),
                 None => report,
             };
-            JobReply::Group { report: serde_json::to_value(report).map_err(std::io::Error::from)? }
+            JobReply::Group { report: serde_json::to_value(report).map_err(io::Error::from)? }
         }
         DaemonRequest::CancelGroup { group } => cancel(service, &group).await?,
         DaemonRequest::DiscardOthers { job } => {

@@ -7,9 +7,9 @@ use std::io;
 use std::time::Duration;
 
 use calls::{
-    ApplyRequest, CallError, ChangesState, Conflict, ConflictReason, Direction, FileSelection, Followed,
-    JobFilter, JobService, JobSummary, OpenChanges, PageRequest, RestoreError, Restored, RestoredFile,
-    Stream, Until,
+    ApplyRequest, CallError, CallRequest, Cancellation, ChangesState, Conflict, ConflictReason, Direction,
+    FileSelection, Followed, JobFilter, JobService, JobSummary, OpenChanges, PageRequest, RestoreError,
+    Restored, RestoredFile, Stream, SubmittedJob, Until,
 };
 use dashboard::stats;
 use model::exact_path::show_path;
@@ -18,18 +18,18 @@ use tokio::io::AsyncBufReadExt;
 use tokio::time::sleep;
 
 use protocol::{
-    ApplyReply, ConflictEntry, DaemonRequest, ErrorCategory, ErrorReply, JobListEntry, JobQuery,
-    OpenChangesEntry, OutputStream, ReplyLine, RestoredEntry, SelectedFiles, SubmitReply, SubmitRequest,
-    event_to_json, waiting_event,
+    ApplyReply, CancelledEntry, ConflictEntry, DaemonRequest, ErrorCategory, ErrorReply, JobListEntry,
+    JobQuery, OpenChangesEntry, OutputStream, ReplyLine, RestoredEntry, SelectedFiles, SubmitReply,
+    SubmitRequest, event_to_json, waiting_event,
 };
 
 use super::connection::ClientConnection;
-use super::group_handlers;
 use super::handler_error::HandlerError;
 use super::job_lookup::{find_job, find_jobs};
-use super::submission::{call_request, cancelled_entry, submit_reply};
 use crate::client::JobReply;
 
+/// The tool name of jobs that commands submit.
+const TOOL: &str = "cli";
 /// The chunk size of an output stream.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// The poll interval of a followed output stream.
@@ -54,6 +54,14 @@ pub async fn handle(
         }
         request => handle_unary(service, request, connection).await.map(Some),
     };
+    send(reply, connection).await
+}
+
+/// Sends the last line of a reply, or the error. Fails if the client has disconnected.
+pub(super) async fn send(
+    reply: Result<Option<JobReply>, HandlerError>,
+    connection: &mut ClientConnection,
+) -> io::Result<()> {
     match reply {
         Ok(Some(reply)) => connection.send(&ReplyLine { reply, more: false }).await,
         // The client has disconnected.
@@ -106,12 +114,6 @@ async fn handle_unary(
             let restored = service.restore(job, direction, selection(files)).await?;
             let files = restored.files.iter().map(restored_entry).collect();
             JobReply::Restored { job_id: job.to_string(), files }
-        }
-        request @ (DaemonRequest::SubmitGroup(_)
-        | DaemonRequest::Group { .. }
-        | DaemonRequest::CancelGroup { .. }
-        | DaemonRequest::DiscardOthers { .. }) => {
-            group_handlers::handle(service, request, connection).await?
         }
         DaemonRequest::Apply { .. }
         | DaemonRequest::Discard { .. }
@@ -211,6 +213,43 @@ async fn submit_call(
     connection: &ClientConnection,
 ) -> Result<SubmitReply, CallError> {
     service.submit(call_request(service, submit, connection)).await.map(submit_reply)
+}
+
+/// Converts a submission to a request for the job service.
+pub(super) fn call_request(
+    service: &JobService,
+    submit: SubmitRequest,
+    connection: &ClientConnection,
+) -> CallRequest {
+    let SubmitRequest { call, task, key, background } = submit;
+    CallRequest {
+        task: Some(task),
+        idempotency_key: Some(key),
+        fire_and_forget: background,
+        environment: connection.caller_environment(),
+        parent: connection.parent(service),
+        ..CallRequest::new(call, TOOL)
+    }
+}
+
+/// Describes a submitted job.
+pub(super) fn submit_reply(job: SubmittedJob) -> SubmitReply {
+    let files = job.files;
+    SubmitReply {
+        job_id: job.job.to_string(),
+        directory: files.directory().to_owned(),
+        status_file: files.status(),
+        output_file: files.stream(Stream::Output),
+        error_file: files.stream(Stream::Error),
+        result_file: files.result(),
+        redactions: job.redactions,
+    }
+}
+
+/// Describes a cancelled job.
+pub(super) fn cancelled_entry(job: JobId, cancellation: Cancellation) -> CancelledEntry {
+    let Cancellation { previous, now } = cancellation;
+    CancelledEntry { job_id: job.to_string(), previous, now }
 }
 
 async fn list_jobs(service: &JobService, query: JobQuery) -> Result<JobReply, HandlerError> {

@@ -21,7 +21,7 @@ use protocol::{DaemonRequest, ErrorCategory, ErrorReply, ProcessEnvironment, Rep
 
 use super::backend::{BoxFuture, JobBackend, Load};
 use super::connection::{ClientConnection, ConnectedClient};
-use super::{handler_error, job_handlers};
+use super::{group_handlers, handler_error, job_handlers};
 use crate::caller::{CallerProcess, identify_http_client};
 use crate::client::JobReply;
 use crate::config::{Config, FileStamp};
@@ -149,6 +149,9 @@ impl JobBackend for DaemonJobs {
                         Err(error) => handler_error::rejection(ErrorCategory::Other, &error, error.hint()),
                     };
                     connection.send(&ReplyLine { reply, more: false }).await
+                }
+                request if group_handlers::is_about_group(&request) => {
+                    group_handlers::handle(&self.service, request, connection).await
                 }
                 request => job_handlers::handle(&self.service, request, connection).await,
             }

@@ -15,7 +15,6 @@ mod listener;
 mod log;
 mod memory;
 mod state;
-mod submission;
 
 use std::io;
 use std::path::PathBuf;
