@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use calls::{Answer, Contender, GroupReport, JobStatus};
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use model::{AgentKind, GroupKind};
 use protocol::{
     DaemonConnector, DaemonRequest, ProcessEnvironment, RequestError, SubmitGroupReply, SubmitGroupRequest,
@@ -24,12 +24,11 @@ use crate::cli::RaceArgs;
 use crate::client::{self, JobReply};
 use crate::config::Config;
 use crate::drift::ConfigDrift;
-use crate::echo::EchoGuard;
 use crate::exit_status::ExitStatus;
 use crate::failure::{CommandFailure, RuntimeError};
 use crate::follow::check_job_output;
 use crate::groups::{self, describe_agent, describe_verified, short_group_id};
-use crate::{call_spec, directory_links, machine, output};
+use crate::{call_spec, directory_links, machine, output, progress_row};
 
 /// The interval at which the state of the group is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -186,20 +185,22 @@ struct GroupView {
     bars: HashMap<String, ProgressBar>,
     statuses: HashMap<String, JobStatus>,
     is_silent: bool,
-    _echo_guard: Option<EchoGuard>,
+    /// An empty row below the others, on which the cursor stays.
+    _footer: Option<ProgressBar>,
 }
 
 impl GroupView {
     /// Creates the view. A program that reads the report as JSON gets no progress.
     fn new(is_silent: bool) -> Self {
         let is_live = !is_silent && io::stderr().is_terminal();
-        Self {
-            lines: is_live.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr())),
-            bars: HashMap::new(),
-            statuses: HashMap::new(),
-            is_silent,
-            _echo_guard: if is_live { EchoGuard::for_stderr() } else { None },
-        }
+        let lines = is_live.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
+        let footer = lines.as_ref().map(|lines| {
+            let footer = lines.add(ProgressBar::no_length());
+            footer.set_style(progress_row::last("{wide_msg}"));
+            footer.tick();
+            footer
+        });
+        Self { lines, bars: HashMap::new(), statuses: HashMap::new(), is_silent, _footer: footer }
     }
 
     fn show(&mut self, report: &GroupReport) {
@@ -217,9 +218,8 @@ impl GroupView {
     fn show_job(&mut self, label: &str, answer: &Answer, progress: &str) {
         if let Some(lines) = &self.lines {
             let bar = self.bars.entry(answer.job_id.clone()).or_insert_with(|| {
-                let style = ProgressStyle::with_template("{wide_msg}");
-                let bar = lines.add(ProgressBar::no_length());
-                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+                let bar = lines.insert_from_back(1, ProgressBar::no_length());
+                bar.set_style(progress_row::upper("{wide_msg}"));
                 bar
             });
             bar.set_message(strip_control(&format!("{label} · {progress}")));

@@ -8,15 +8,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use calls::{Answer, describe_wait};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use model::AgentKind;
 use serde_json::Value;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::cli::CallArgs;
 use crate::closing::ClosingLines;
-use crate::echo::EchoGuard;
-use crate::{output, style};
+use crate::{output, progress_row, style};
 use render::duration::format_millis;
 use render::text::strip_control;
 use render::text_deltas::{DeltaMerger, MergedText};
@@ -75,7 +74,6 @@ pub struct View {
     mode: OutputMode,
     agent: AgentKind,
     bar: Option<ProgressBar>,
-    _echo_guard: Option<EchoGuard>,
     /// Is true if stdout and the progress line share the terminal.
     shares_terminal: bool,
     /// The unfinished last line of the answer.
@@ -101,16 +99,14 @@ impl View {
         let live = mode == OutputMode::Text && io::stderr().is_terminal();
         let bar = live.then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            bar.set_style(progress_style(PROGRESS_ALONE));
+            bar.set_style(progress_row::last(PROGRESS_ALONE));
             bar
         });
-        let echo_guard = bar.as_ref().and_then(|_| EchoGuard::for_stderr());
         let shares_terminal = live && io::stdout().is_terminal();
         Self {
             mode,
             agent,
             bar,
-            _echo_guard: echo_guard,
             shares_terminal,
             partial_line: String::new(),
             deltas: DeltaMerger::default(),
@@ -268,7 +264,7 @@ impl View {
             bar.suspend(|| output::print(&lines));
         }
         if was_partial == self.partial_line.is_empty() {
-            bar.set_style(progress_style(if self.partial_line.is_empty() {
+            bar.set_style(progress_row::last(if self.partial_line.is_empty() {
                 PROGRESS_ALONE
             } else {
                 PROGRESS_BELOW_TEXT
@@ -343,10 +339,6 @@ fn retry_line(event: &Value) -> String {
     let why: Vec<String> = status.into_iter().chain(reason).collect();
     let why = if why.is_empty() { "the model's API cannot be reached".to_owned() } else { why.join(" ") };
     format!("· retry{attempt}{delay}: {why}")
-}
-
-fn progress_style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
 /// Returns the end of a line that exceeds the available rows.
