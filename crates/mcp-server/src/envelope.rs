@@ -2,7 +2,8 @@
 //!
 //! The client of an oversized, truncated or malformed message still waits for a response with the right id, and SDKs put the id last.
 //! The scanner reads the outermost object in chunks and stores only these two values, so its memory does not depend on the length of
-//! the message. `serde_json` needs the whole message, in UTF-8.
+//! the message. `serde_json` needs the whole message, in UTF-8. No figure depends on the scanner: it is here for
+//! `oversized_message_is_rejected_with_its_id` and `invalid_utf8_gets_an_error`.
 
 use rmcp::model::RequestId;
 
