@@ -121,7 +121,7 @@ pub(crate) async fn keep(
         return Err(CallError::from(GroupError::NotAContender { job }).into());
     };
     let back = html! { p { a href={ "/groups/" (id) } { "Back to the group" } } };
-    if is_applied(service, job).await? {
+    if service.are_changes_applied(job).await? {
         service.discard_other_contenders(job).await?;
         tracing::info!(%job, "discarded the other contenders on the web page");
         return Ok(Redirect::to(&format!("/groups/{id}")).into_response());
@@ -148,12 +148,6 @@ pub(crate) async fn keep(
         (back)
     };
     Ok(restore::outcome_page(job, title, &summary, &applied.restored.files, &visitor))
-}
-
-/// Returns whether the changes of a job were already applied, such as with conflict markers.
-async fn is_applied(service: &JobService, job: JobId) -> Result<bool, CallError> {
-    let checkout = service.answer(job).await?.changes.and_then(|changes| changes.checkout);
-    Ok(checkout.is_some_and(|checkout| checkout.state == ChangesState::Applied))
 }
 
 /// Cancels and discards the other contenders of a group. Returns the title and the report of the outcome.

@@ -83,6 +83,12 @@ impl JobService {
         .await
     }
 
+    /// Returns whether the changes of a job in a private checkout were applied.
+    pub async fn are_changes_applied(&self, job: JobId) -> Result<bool, CallError> {
+        let checkout = self.answer(job).await?.changes.and_then(|changes| changes.checkout);
+        Ok(checkout.is_some_and(|checkout| checkout.state == ChangesState::Applied))
+    }
+
     /// Lists the changes that are neither applied nor discarded, the oldest first.
     pub async fn open_changes(&self) -> Result<Vec<OpenChanges>, CallError> {
         let (settings, service) = (Arc::clone(&self.0.settings), self.clone());

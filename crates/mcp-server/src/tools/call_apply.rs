@@ -100,7 +100,7 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
         check_contender(&job)?;
     }
     let job = job.id;
-    if discard_others && !dry_run && is_applied(service, job).await? {
+    if discard_others && !dry_run && service.are_changes_applied(job).await? {
         return finish_keep(service, job).await;
     }
     let paths: Vec<PathBuf> = paths.unwrap_or_default().into_iter().map(PathBuf::from).collect();
@@ -136,12 +136,6 @@ pub(super) async fn call(mut request: ToolRequest<'_>) -> Result<CallToolRespons
     let mut result = results::tool_result(&result, text);
     result.is_error = is_error.or(result.is_error);
     Ok(result.into())
-}
-
-/// Returns whether the changes of a job were already applied.
-async fn is_applied(service: &JobService, job: JobId) -> Result<bool, CallError> {
-    let checkout = service.answer(job).await?.changes.and_then(|changes| changes.checkout);
-    Ok(checkout.is_some_and(|checkout| checkout.state == ChangesState::Applied))
 }
 
 /// Discards the other contenders of a job whose changes an earlier request has applied.
