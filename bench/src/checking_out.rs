@@ -1,14 +1,12 @@
 //! The cost of a private checkout, compared with `git worktree add` of the same tree.
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::{env, fs};
+use std::fs;
+use std::path::Path;
 
-use changes::{GitProgram, GitRepository, create_checkout, remove_checkout};
+use changes::{GitRepository, create_checkout};
 
 use crate::report::{Baseline, Row, Target, Unit};
-use crate::snapshotting::{LIMIT, create_repository, run_git, time};
+use crate::snapshotting::{LIMIT, create_repository, find_git, run_git, time};
 use crate::spread::Spread;
 use crate::{Failure, output};
 
@@ -31,11 +29,8 @@ const FILES: usize = 1_000;
 
 impl CheckingOutScale {
     /// For figures to be quoted.
-    pub const FULL: Self = Self {
-        repositories: &[(1_000, 20), (10_000, 10), (100_000, 5)],
-        histories: &[20, 5_000],
-        rounds: 20,
-    };
+    pub const FULL: Self =
+        Self { repositories: &[(1_000, 20), (10_000, 6), (100_000, 4)], histories: &[20, 5_000], rounds: 20 };
     /// To see that everything still works.
     pub const QUICK: Self = Self { repositories: &[(200, 1)], histories: &[20], rounds: 1 };
 
@@ -44,8 +39,9 @@ impl CheckingOutScale {
         let rounds: Vec<String> =
             self.repositories.iter().map(|(files, rounds)| format!("{rounds} with {files} files")).collect();
         format!(
-            "- private checkouts: of packed repositories; rounds: {}, {} with a history of {FILES} files, after one that does not count. \
-             `git worktree add --detach` and the checkout take turns, and both are removed after each round",
+            "- private checkouts: rounds: {}, {} with a history of {FILES} files, after one that does not count. `git worktree add --detach` and \
+             the checkout take turns, and so does the first of them. Nothing is deleted before the end: after many deletions, ext4 creates \
+             files slowly for minutes",
             rounds.join(", "),
             self.rounds
         )
@@ -57,15 +53,15 @@ pub fn measure(work: &Path, scale: &CheckingOutScale) -> Result<Vec<Row>, Failur
     let work = work.canonicalize()?;
     let mut rows = Vec::new();
     for (files, rounds) in scale.repositories {
-        output::progress(&format!("creating a packed repository of {files} files"));
+        output::progress(&format!("creating checkouts of {files} files"));
         let directory = work.join(format!("checkout-{files}"));
-        create_repository(&directory.join("worktree"), *files)?;
+        create_repository(&directory.join("worktree"), *files, 1)?;
         rows.push(measure_one(&directory, format!("{files} files: private checkout"), *rounds)?);
     }
     for commits in scale.histories {
-        output::progress(&format!("creating a repository of {commits} commits"));
+        output::progress(&format!("creating checkouts with {commits} commits"));
         let directory = work.join(format!("history-{commits}"));
-        create_history(&directory.join("worktree"), *commits)?;
+        create_repository(&directory.join("worktree"), FILES, *commits)?;
         rows.push(measure_one(&directory, format!("… with {commits} commits, {FILES} files"), scale.rounds)?);
     }
     Ok(rows)
@@ -73,55 +69,28 @@ pub fn measure(work: &Path, scale: &CheckingOutScale) -> Result<Vec<Row>, Failur
 
 fn measure_one(directory: &Path, what: String, rounds: u32) -> Result<Row, Failure> {
     let worktree = directory.join("worktree");
-    run_git(&worktree, &["repack", "-a", "-d", "-q"])?;
-    run_git(&worktree, &["status"])?;
     let source = GitRepository::find(&worktree)?.ok_or("there is no repository")?;
     let (mut baseline, mut ours) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
-        let (theirs, checkout) = (directory.join("theirs"), directory.join("ours"));
+        let (theirs, checkout) =
+            (directory.join(format!("theirs{round}")), directory.join(format!("ours{round}")));
         let theirs = theirs.to_str().ok_or("the work directory is not UTF-8")?;
-        let added = time(|| run_git(&worktree, &["worktree", "add", "-q", "--detach", theirs]))?;
-        let git = GitProgram { program: "git".into(), path: env::var_os("PATH").unwrap_or_default() };
-        let created = time(|| Ok(create_checkout(&source, &checkout, git, LIMIT).map(drop)?))?;
-        run_git(&worktree, &["worktree", "remove", "--force", theirs])?;
-        remove_checkout(&checkout)?;
+        let add = || time(|| run_git(&worktree, &["worktree", "add", "-q", "--detach", theirs]));
+        let create = || time(|| Ok(create_checkout(&source, &checkout, find_git()?, LIMIT).map(drop)?));
+        let (added, created) = if round % 2 == 0 {
+            let added = add()?;
+            (added, create()?)
+        } else {
+            let created = create()?;
+            (add()?, created)
+        };
+        // The next one is added to a repository without others.
+        fs::remove_dir_all(worktree.join(".git/worktrees"))?;
         if round > 0 {
             baseline.push(added);
             ours.push(created);
         }
     }
-    fs::remove_dir_all(directory)?;
     let baseline = Some(Baseline::of(BASELINE, &baseline, &ours));
     Ok(Row { what, unit: Unit::Milliseconds, baseline, ours: Spread::of(ours), target: Some(TARGET) })
-}
-
-/// Creates a repository in which each commit changes one file.
-#[expect(clippy::disallowed_methods, reason = "the repository is created with the git of the machine")]
-fn create_history(worktree: &Path, commits: usize) -> Result<(), Failure> {
-    fs::create_dir_all(worktree)?;
-    run_git(worktree, &["init", "-q", "-b", "main"])?;
-    let mut child = Command::new("git")
-        .args(["fast-import", "--quiet"])
-        .current_dir(worktree)
-        .stdin(Stdio::piped())
-        .spawn()?;
-    let mut stream = std::io::BufWriter::new(child.stdin.take().ok_or("there is no pipe")?);
-    for commit in 0..commits {
-        let time = 1_700_000_000 + commit;
-        write!(
-            stream,
-            "commit refs/heads/main\ncommitter bench <bench@localhost> {time} +0000\ndata 1\nc\n"
-        )?;
-        let files: Vec<usize> = if commit == 0 { (0..FILES).collect() } else { vec![commit % FILES] };
-        for file in files {
-            let path = PathBuf::from(format!("src/module{}/file{file}.rs", file / 20));
-            let content = format!("// Line of commit {commit}.\n").repeat(40);
-            write!(stream, "M 644 inline {}\ndata {}\n{content}\n", path.display(), content.len())?;
-        }
-    }
-    stream.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-    if !child.wait()?.success() {
-        return Err("git fast-import failed".into());
-    }
-    run_git(worktree, &["reset", "-q", "--hard"])
 }

@@ -106,9 +106,22 @@ struct Common {
     /// Also write the table to bench/results/
     #[arg(long, conflicts_with = "quick")]
     save: bool,
-    /// Work directory; needs 3 GB [default: beside this program]
-    #[arg(long, value_name = "FOLDER")]
+    /// Work directory; needs 6 GB [default: beside this program]
+    #[arg(long, value_name = "DIRECTORY")]
     work: Option<PathBuf>,
+}
+
+impl Common {
+    /// Returns the command line without the directories of this machine.
+    fn command(&self, args: impl Iterator<Item = String>) -> String {
+        let work = self.work.as_deref().map(|work| work.to_string_lossy().into_owned());
+        let hide = |arg: String| match &work {
+            Some(work) if arg == *work => "DIRECTORY".to_owned(),
+            Some(work) if arg == format!("--work={work}") => "--work=DIRECTORY".to_owned(),
+            _ => arg,
+        };
+        iter::once("bench".to_owned()).chain(args.skip(1).map(hide)).collect::<Vec<_>>().join(" ")
+    }
 }
 
 #[derive(Debug, Args)]
@@ -404,8 +417,7 @@ impl Page {
         directory.close()?;
         let report = Report {
             title: self.title,
-            // Without the directory of the build.
-            command: iter::once("bench".to_owned()).chain(env::args().skip(1)).collect::<Vec<_>>().join(" "),
+            command: common.command(env::args()),
             machine,
             method: self.method,
             table,
@@ -448,6 +460,20 @@ mod tests {
     #[test]
     fn command_line_definition_is_valid() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn saved_command_names_no_directory() {
+        for args in [&["/b/bench", "changes", "--save", "--work", "/w"][..], &["bench", "page", "--work=/w"]]
+        {
+            let CommandLine { bench: Bench::Changes(common) | Bench::Page(common) } =
+                CommandLine::try_parse_from(args).unwrap()
+            else {
+                unreachable!()
+            };
+            let command = common.command(args.iter().map(|arg| (*arg).to_owned()));
+            assert!(command.contains("DIRECTORY") && !command.contains('/'), "{command}");
+        }
     }
 
     #[test]

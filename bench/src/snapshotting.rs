@@ -1,7 +1,9 @@
 //! The cost of the snapshots before and after a job, compared with `git status` on the same files.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -26,7 +28,7 @@ pub struct SnapshottingScale {
 
 impl SnapshottingScale {
     /// For figures to be quoted.
-    pub const FULL: Self = Self { repositories: &[(1_000, 60), (10_000, 40), (100_000, 20)] };
+    pub const FULL: Self = Self { repositories: &[(1_000, 60), (10_000, 40), (100_000, 10)] };
     /// To see that everything still works.
     pub const QUICK: Self = Self { repositories: &[(200, 1)] };
 
@@ -35,7 +37,7 @@ impl SnapshottingScale {
         let rounds: Vec<String> =
             self.repositories.iter().map(|(files, rounds)| format!("{rounds} with {files} files")).collect();
         format!(
-            "- repositories of small text files with one commit and a clean worktree; warm cache\n\
+            "- packed repositories of small text files with one commit and a clean worktree; warm cache\n\
              - rounds: {}; in each, `git status --porcelain` and the two snapshots take turns; median (min–max)\n\
              - changed: the job has modified {CHANGED} files\n\
              - baseline: one `git status`. The sum of both snapshots has two as its baseline",
@@ -57,9 +59,7 @@ pub fn measure(work: &Path, scale: &SnapshottingScale) -> Result<Vec<Row>, Failu
     for (files, rounds) in scale.repositories {
         output::progress(&format!("creating a repository of {files} files"));
         let directory = work.canonicalize()?.join(files.to_string());
-        let paths = create_repository(&directory.join("worktree"), *files)?;
-        // The first one writes the times into the index.
-        run_git(&directory.join("worktree"), &["status"])?;
+        let paths = create_repository(&directory.join("worktree"), *files, 1)?;
         let mut clean = Vec::new();
         let mut changed = Vec::new();
         for round in 0..*rounds {
@@ -95,8 +95,7 @@ fn row(
 fn take_round(directory: &Path, changed: &[PathBuf], round: u32) -> Result<Round, Failure> {
     let worktree = directory.join("worktree");
     let status = time(|| run_git(&worktree, &["status", "--porcelain"]))?;
-    let git = GitProgram { program: "git".into(), path: env::var_os("PATH").unwrap_or_default() };
-    let record = ChangeRecord::new(directory.join("record")).with_git(git);
+    let record = ChangeRecord::new(directory.join("record")).with_git(find_git()?);
     let before = time(|| {
         let repository = GitRepository::find(&worktree)?.ok_or("there is no repository")?;
         Ok(record.begin(&repository, LIMIT)?)
@@ -122,27 +121,53 @@ pub fn time(step: impl FnOnce() -> Result<(), Failure>) -> Result<f64, Failure> 
     Ok(started.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Creates a repository with one commit, and returns its files.
-pub fn create_repository(worktree: &Path, files: usize) -> Result<Vec<PathBuf>, Failure> {
-    let path =
-        |number: usize| worktree.join(format!("src{}/module{}/file{number}.rs", number / 1_000, number / 20));
-    let paths: Vec<PathBuf> = (0..files).map(path).collect();
-    for (number, path) in paths.iter().enumerate() {
-        fs::create_dir_all(path.parent().ok_or("a file has no directory")?)?;
-        fs::write(path, format!("// Line of file {number}.\n").repeat(40))?;
+/// Creates a packed repository, and returns its files. Each commit after the first changes one file.
+pub fn create_repository(worktree: &Path, files: usize, commits: usize) -> Result<Vec<PathBuf>, Failure> {
+    let path = |file: usize| PathBuf::from(format!("src{}/module{}/file{file}.rs", file / 1_000, file / 20));
+    fs::create_dir_all(worktree)?;
+    run_git(worktree, &["init", "-q", "-b", "main"])?;
+    let mut import = Command::new(find_git()?.program)
+        .args(["fast-import", "--quiet"])
+        .current_dir(worktree)
+        .stdin(Stdio::piped())
+        .spawn()?;
+    let mut stream = std::io::BufWriter::new(import.stdin.take().ok_or("there is no pipe")?);
+    for commit in 0..commits {
+        let time = 1_700_000_000 + commit;
+        write!(
+            stream,
+            "commit refs/heads/main\ncommitter bench <bench@localhost> {time} +0000\ndata 1\nc\n"
+        )?;
+        for file in if commit == 0 { 0..files } else { commit % files..commit % files + 1 } {
+            let content = format!("// Line of file {file} and commit {commit}.\n").repeat(40);
+            write!(stream, "M 644 inline {}\ndata {}\n{content}\n", path(file).display(), content.len())?;
+        }
     }
-    run_git(worktree, &["init", "-q"])?;
-    run_git(worktree, &["add", "-A"])?;
-    run_git(
-        worktree,
-        &["-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "-q", "-m", "files"],
-    )?;
-    Ok(paths)
+    stream.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+    if !import.wait()?.success() {
+        return Err("git fast-import failed".into());
+    }
+    run_git(worktree, &["repack", "-a", "-d", "-q"])?;
+    run_git(worktree, &["reset", "-q", "--hard"])?;
+    // Writes the times of the files into the index.
+    run_git(worktree, &["status"])?;
+    Ok((0..files).map(|file| worktree.join(path(file))).collect())
+}
+
+/// Finds the git of the machine. Switchboard runs it by its absolute path, too.
+pub fn find_git() -> Result<GitProgram, Failure> {
+    static GIT: LazyLock<Option<GitProgram>> = LazyLock::new(|| {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let program =
+            env::split_paths(&path).map(|directory| directory.join("git")).find(|git| git.is_file());
+        program.map(|program| GitProgram { program, path })
+    });
+    Ok(GIT.clone().ok_or("there is no git on the PATH")?)
 }
 
 /// Runs git in a worktree.
 pub fn run_git(worktree: &Path, args: &[&str]) -> Result<(), Failure> {
-    let output = Command::new("git").args(args).current_dir(worktree).output()?;
+    let output = Command::new(find_git()?.program).args(args).current_dir(worktree).output()?;
     if output.status.success() {
         return Ok(());
     }

@@ -15,11 +15,13 @@ use crate::head::{read_commit, read_nested_commit};
 use crate::ignored::find_ignored_before;
 use crate::layout::RecordLayout;
 use crate::listing::{Listing, list_changes};
-use crate::objects::{keep_blobs, read_sizes};
+use crate::objects::keep_blobs;
 use crate::parallel::run_both;
 use crate::private_git;
+use crate::raw_files::are_raw;
 use crate::repository::GitRepository;
 use crate::snapshot::{Candidate, FILE_LIMIT, record_files};
+use crate::staging::ATTRIBUTES;
 use crate::state::{BeforeSnapshot, FileState, RecordedChanges, Sides};
 
 /// Takes the snapshot and replaces the result of an earlier run.
@@ -37,9 +39,7 @@ pub(crate) fn take_snapshot(
     let known: BTreeMap<PathBuf, FileState> = before.files.into_iter().collect();
     let sides = find_changes(&git, layout, &listing, known, before.started)?;
 
-    let scratch = layout.scratch("compare");
-    regular_file::create_private_directory(&scratch).map_err(ChangesError::file("create", &scratch))?;
-    let Difference { files, patch } = compare(&git, &scratch, &sides)?;
+    let Difference { files, patch } = compare(&git, &sides)?;
     layout.remove_scratch();
     let (mut files, patch_ranges): (Vec<FileChange>, Vec<(usize, usize)>) = files.into_iter().unzip();
     for file in &mut files {
@@ -94,8 +94,14 @@ fn find_changes(
         before.insert((*path).clone(), state);
         candidates.insert((*path).clone(), Candidate { tracked: Some((*entry).clone()), known: false });
     }
-    let (unavailable, mut after) =
-        run_both(|| keep_originals(git, layout, &new), || record_files(git, &index, &candidates))?;
+    // Git also reads a file of attributes that only the index has. It is a candidate then, or in a sparse directory.
+    let is_raw = !candidates.keys().any(|path| is_attributes(path))
+        && listing.flags.directories.is_empty()
+        && are_raw(git, new.keys().map(|path| path.as_path()));
+    let user_index = layout.user_index();
+    // Git looks at the originals when it converts line endings.
+    let unavailable = keep_originals(git, (!is_raw).then_some(user_index.as_path()), &new)?;
+    let mut after = record_files(git, &index, &candidates)?;
     add_repositories(git, listing, &mut before, &mut after);
 
     let mut changed = BTreeMap::new();
@@ -118,38 +124,28 @@ fn find_changes(
     Ok(changed)
 }
 
-/// Keeps the content of tracked files from before the job, and returns the files whose content is not available.
+/// Keeps the content of tracked files from before the job, and returns the files whose content is not available. With an index, also finds
+/// those whose content a filter produces.
 fn keep_originals(
     git: &Git,
-    layout: &RecordLayout,
+    index: Option<&Path>,
     tracked: &BTreeMap<&PathBuf, &Entry>,
 ) -> Result<BTreeMap<PathBuf, NotRecorded>, ChangesError> {
-    let files: Vec<(&PathBuf, &Entry)> = tracked
-        .iter()
-        .filter(|(_, entry)| !entry.is_submodule())
-        .map(|(path, entry)| (*path, *entry))
-        .collect();
-    if files.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let ids: BTreeSet<&str> = files.iter().map(|(_, entry)| entry.oid.as_str()).collect();
-    let paths: Vec<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
-    let (sizes, filtered) = run_both(
-        || read_sizes(git.command("cat-file").with_user_objects(), &ids),
-        || find_filtered(git, &layout.user_index(), &paths),
-    )?;
-    let is_small = |id: &&str| sizes.get(*id).is_some_and(|size| *size <= FILE_LIMIT);
-    let kept = keep_blobs(git, &ids.into_iter().filter(is_small).collect())?;
-    let reasons = files.iter().filter_map(|(path, entry)| {
-        let reason = match sizes.get(&entry.oid) {
-            _ if filtered.contains(*path) => NotRecorded::Filtered,
-            Some(size) if *size > FILE_LIMIT => NotRecorded::TooLarge,
-            _ if !kept.contains(&entry.oid) => NotRecorded::Unreadable,
-            _ => return None,
-        };
-        Some(((*path).clone(), reason))
+    let files = tracked.iter().filter(|(_, entry)| !entry.is_submodule());
+    let files: BTreeMap<&Path, &str> =
+        files.map(|(path, entry)| (path.as_path(), entry.oid.as_str())).collect();
+    let (ids, paths): (BTreeSet<&str>, Vec<&Path>) = files.iter().map(|(path, id)| (*id, *path)).unzip();
+    let find_filtered = || index.map_or(Ok(BTreeSet::new()), |index| find_filtered(git, index, &paths));
+    let (filtered, lost) = run_both(find_filtered, || keep_blobs(git, &ids, FILE_LIMIT))?;
+    let reasons = files.iter().filter_map(|(path, id)| {
+        let reason = if filtered.contains(*path) { &NotRecorded::Filtered } else { lost.get(*id)? };
+        Some(((*path).to_owned(), *reason))
     });
     Ok(reasons.collect())
+}
+
+fn is_attributes(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == ATTRIBUTES)
 }
 
 /// Returns the paths whose content a filter produces, by the attributes before or after the job.
@@ -158,10 +154,12 @@ pub(crate) fn find_filtered(
     index: &Path,
     paths: &[&Path],
 ) -> Result<BTreeSet<PathBuf>, ChangesError> {
-    let is_attribute_file = |path: &&Path| path.file_name().is_some_and(|name| name == ".gitattributes");
     let sources: &[&[&str]] =
-        if paths.iter().any(is_attribute_file) { &[&[], &["--cached"]] } else { &[&[]] };
+        if paths.iter().any(|path| is_attributes(path)) { &[&[], &["--cached"]] } else { &[&[]] };
     let mut filtered = BTreeSet::new();
+    if paths.is_empty() {
+        return Ok(filtered);
+    }
     for source in sources {
         let command = git.command("check-attr").args(["-z", "--stdin"]).args(*source).args(["filter"]);
         let output = command.index(index).with_user_objects().input(join_nul(paths.iter().copied())).run()?;

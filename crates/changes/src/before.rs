@@ -1,6 +1,6 @@
 //! Takes the snapshot before a job.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -11,7 +11,7 @@ use crate::git::{Git, GitSession};
 use crate::head::{read_commit, read_nested_commit};
 use crate::layout::RecordLayout;
 use crate::listing::{Listing, list_changes};
-use crate::objects::{keep_blobs, read_sizes};
+use crate::objects::keep_blobs;
 use crate::private_git;
 use crate::repository::GitRepository;
 use crate::snapshot::{Candidate, FILE_LIMIT, record_files};
@@ -100,12 +100,7 @@ fn record_listing(
     listing: &Listing,
 ) -> Result<BTreeMap<PathBuf, FileState>, ChangesError> {
     let regular = listing.tracked.values().flatten().filter(|entry| entry.is_regular());
-    let ids: BTreeSet<&str> = regular.map(|entry| entry.oid.as_str()).collect();
-    let sizes = read_sizes(git.command("cat-file").with_user_objects(), &ids)?;
-    keep_blobs(
-        git,
-        &ids.into_iter().filter(|id| sizes.get(*id).is_some_and(|size| *size <= FILE_LIMIT)).collect(),
-    )?;
+    keep_blobs(git, &regular.map(|entry| entry.oid.as_str()).collect(), FILE_LIMIT)?;
     let new = |path: PathBuf| (path, Candidate::default());
     let mut candidates: BTreeMap<PathBuf, Candidate> =
         find_flagged(git, listing).into_iter().map(new).collect();

@@ -4,7 +4,7 @@
 //! any time leads to an error, not out of the worktree.
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
@@ -55,6 +55,31 @@ impl Root {
             directory = openat(&directory, name, DIRECTORY, Mode::empty())?;
         }
         Ok(())
+    }
+}
+
+/// The directory of the file that was opened last: sorted paths are often in the same one.
+#[derive(Debug)]
+pub(crate) struct LastDirectory<'a> {
+    root: &'a Root,
+    last: Option<(PathBuf, OwnedFd)>,
+}
+
+impl<'a> LastDirectory<'a> {
+    pub(crate) fn new(root: &'a Root) -> Self {
+        Self { root, last: None }
+    }
+
+    /// Opens the directory of a path, and creates it on request.
+    pub(crate) fn open(&mut self, path: &Path, create: bool) -> io::Result<&OwnedFd> {
+        let parent = path.parent().unwrap_or(Path::new(""));
+        if self.last.as_ref().is_none_or(|(last, _)| last != parent) {
+            if create {
+                self.root.create_parents(path, |_| {})?;
+            }
+            self.last = Some((parent.to_owned(), self.root.open_directory(parent)?));
+        }
+        self.last.as_ref().map(|(_, directory)| directory).ok_or_else(|| ErrorKind::NotFound.into())
     }
 }
 

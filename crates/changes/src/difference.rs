@@ -8,11 +8,12 @@ use model::{ChangeExtent, ChangeKind, FileChange};
 use crate::entry::{Entry, RawChange, parse_raw_change, to_path};
 use crate::error::ChangesError;
 use crate::git::Git;
-use crate::index_file::PrivateIndex;
 use crate::objects::read_sizes;
+use crate::pack::ObjectPack;
 use crate::state::{FileState, Sides};
+use crate::tree::write_tree;
 
-const UNEXPECTED: ChangesError = ChangesError::UnexpectedOutput { command: "diff-index" };
+const UNEXPECTED: ChangesError = ChangesError::UnexpectedOutput { command: "diff-tree" };
 
 /// The changed files with their parts of the patch, sorted by path.
 #[derive(Debug, Default)]
@@ -21,12 +22,8 @@ pub(crate) struct Difference {
     pub(crate) patch: Vec<u8>,
 }
 
-/// Compares the recorded states with git, and lists the others. Temporary indexes are created with the given path prefix.
-pub(crate) fn compare(
-    git: &Git,
-    scratch: &Path,
-    sides: &BTreeMap<PathBuf, Sides>,
-) -> Result<Difference, ChangesError> {
+/// Compares the recorded states with git, and lists the others.
+pub(crate) fn compare(git: &Git, sides: &BTreeMap<PathBuf, Sides>) -> Result<Difference, ChangesError> {
     let mut difference = Difference::default();
     let mut recorded = BTreeMap::new();
     for (path, states) in sides {
@@ -46,7 +43,7 @@ pub(crate) fn compare(
         }
     }
     if !recorded.is_empty() {
-        compare_recorded(git, scratch, &recorded, &mut difference)?;
+        compare_recorded(git, &recorded, &mut difference)?;
     }
     difference.files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
     Ok(difference)
@@ -54,17 +51,18 @@ pub(crate) fn compare(
 
 fn compare_recorded(
     git: &Git,
-    scratch: &Path,
     recorded: &BTreeMap<&Path, &Sides>,
     difference: &mut Difference,
 ) -> Result<(), ChangesError> {
-    let (before, after) = (scratch.join("before"), scratch.join("after"));
-    write_side(git, &before, recorded, |sides| &sides.before)?;
-    write_side(git, &after, recorded, |sides| &sides.after)?;
-    let tree = git.command("write-tree").args(["--missing-ok"]).index(&before).run()?;
-    let tree = String::from_utf8_lossy(&tree).trim().to_owned();
+    let mut pack = ObjectPack::new(git);
+    let mut write_side = |side: fn(&Sides) -> &FileState| {
+        let entries = recorded.iter().filter_map(|(path, sides)| Some((*path, side(sides).entry()?)));
+        write_tree(&mut pack, entries)
+    };
+    let (before, after) = (write_side(|sides| &sides.before)?, write_side(|sides| &sides.after)?);
+    pack.finish()?;
     let args = [
-        "--cached",
+        "-r",
         "-M",
         "--no-ext-diff",
         "--no-textconv",
@@ -74,9 +72,9 @@ fn compare_recorded(
         "--numstat",
         "--no-abbrev",
     ];
-    let command = git.command("diff-index").args(args).index(&after);
-    let args = ["-p", "--binary", "--full-index", "--src-prefix=a/", "--dst-prefix=b/", &tree, "--"];
-    let mut output = command.args(args).run()?;
+    let command = git.command("diff-tree").args(args);
+    let args = ["-p", "--binary", "--full-index", "--src-prefix=a/", "--dst-prefix=b/"];
+    let mut output = command.args(args).args([&*before, &after, "--"]).run()?;
     let (changes, lines, patch_start) = parse_listing(&output).ok_or(UNEXPECTED)?;
     let patch = output.split_off(patch_start);
     let is_binary = |change: &&RawChange| matches!(lines.get(&change.path), Some(None));
@@ -97,22 +95,6 @@ fn compare_recorded(
     }
     difference.patch = patch;
     if sections.next().is_some() { Err(UNEXPECTED) } else { Ok(()) }
-}
-
-/// Writes an index with one side of the changes.
-fn write_side(
-    git: &Git,
-    path: &Path,
-    recorded: &BTreeMap<&Path, &Sides>,
-    side: impl Fn(&Sides) -> &FileState,
-) -> Result<(), ChangesError> {
-    let mut index = PrivateIndex::default();
-    for (path, sides) in recorded {
-        if let Some(entry) = side(sides).entry() {
-            index.insert(path, entry);
-        }
-    }
-    index.write(path, git.id_length)
 }
 
 /// The numbers of added and removed lines, by path. `None` for a binary file.

@@ -14,6 +14,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    pub(crate) const LINK: u32 = 0o120_000;
     pub(crate) const SUBMODULE: u32 = 0o160_000;
 
     pub(crate) fn is_submodule(&self) -> bool {
@@ -35,6 +36,19 @@ impl Entry {
 /// Returns whether a text is an object id of SHA-1 or SHA-256.
 pub(crate) fn is_object_id(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Converts an object id to its bytes.
+pub(crate) fn decode_id(oid: &str) -> Vec<u8> {
+    let digit =
+        |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).unwrap_or(0);
+    oid.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}
+
+/// Converts the bytes of an object id to a text.
+pub(crate) fn encode_id(id: &[u8]) -> String {
+    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or('0');
+    id.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// Converts the bytes of git to a path.

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::error::ChangesError;
-use crate::process::{ProcessOutput, communicate};
+use crate::process::{ExitCause, communicate};
 
 /// The part of the environment that git inherits: to find its libraries, and nothing that changes its behavior.
 const INHERITED: [&str; 4] = ["LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DEVELOPER_DIR", "TMPDIR"];
@@ -80,7 +80,7 @@ pub(crate) struct Git {
 }
 
 /// One command of git.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[must_use]
 pub(crate) struct GitCommand<'a> {
     git: &'a Git,
@@ -152,6 +152,23 @@ impl GitCommand<'_> {
 
     /// Runs the command and returns its exit status and standard output, if the exit status is accepted.
     pub(crate) fn run_accepting(self, accept: impl Fn(i32) -> bool) -> Result<(i32, Vec<u8>), ChangesError> {
+        self.exchange(accept, &mut |_| true)
+    }
+
+    /// Runs the command with a receiver, which looks at the standard output whenever it grows, and can remove a part of it. If the receiver
+    /// returns false, the command is stopped. Returns the rest of the output.
+    pub(crate) fn run_receiving(
+        self,
+        receive: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) -> Result<Vec<u8>, ChangesError> {
+        self.exchange(|code| code == 0, receive).map(|(_, stdout)| stdout)
+    }
+
+    fn exchange(
+        self,
+        accept: impl Fn(i32) -> bool,
+        receive: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) -> Result<(i32, Vec<u8>), ChangesError> {
         let (command, worktree) = (self.name, self.git.worktree.clone());
         let GitSession { limit, deadline, .. } = self.git.session;
         let child = self.spawn().map_err(|source| match source.kind() {
@@ -161,16 +178,16 @@ impl GitCommand<'_> {
             }
             _ => ChangesError::GitMissing { source },
         })?;
-        let output = communicate(child, &self.input, deadline);
-        match output.map_err(|source| ChangesError::GitMissing { source })? {
-            None => Err(ChangesError::TimedOut { worktree, limit }),
-            Some(ProcessOutput { status, stdout, stderr }) => match status.code() {
-                Some(code) if accept(code) => Ok((code, stdout)),
-                _ => {
-                    let message = format!("{} ({status})", join_lines(&stderr));
-                    Err(ChangesError::GitFailed { command, worktree, message })
-                }
-            },
+        let output = communicate(child, &self.input, deadline, receive);
+        let output = output.map_err(|source| ChangesError::GitMissing { source })?;
+        match (output.cause, output.status.code()) {
+            (ExitCause::TimedOut, _) => Err(ChangesError::TimedOut { worktree, limit }),
+            (ExitCause::Stopped, _) => Ok((0, output.stdout)),
+            (ExitCause::Finished, Some(code)) if accept(code) => Ok((code, output.stdout)),
+            (ExitCause::Finished, _) => {
+                let message = format!("{} ({})", join_lines(&output.stderr), output.status);
+                Err(ChangesError::GitFailed { command, worktree, message })
+            }
         }
     }
 

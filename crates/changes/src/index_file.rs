@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::entry::{Entry, to_path};
+use crate::entry::{Entry, decode_id, encode_id, to_path};
 use crate::error::ChangesError;
 use crate::files::{read_index, write_index};
 
@@ -28,13 +28,19 @@ pub(crate) struct StoredEntry<'a> {
     id: &'a [u8],
 }
 
-/// Visits the entries of an index of version 2, 3 or 4. Returns `None` for anything else, or for a damaged one. Entries of a split
-/// index that replace one of the shared index have no name.
+impl StoredEntry<'_> {
+    pub(crate) fn to_entry(&self) -> Entry {
+        Entry { mode: self.mode, oid: encode_id(self.id) }
+    }
+}
+
+/// Visits the entries of an index of version 2, 3 or 4, and returns the extensions after them. Returns `None` for anything else, or for a
+/// damaged one. Entries of a split index that replace one of the shared index have no name.
 pub(crate) fn visit_entries(
     index: &[u8],
     id_length: usize,
     mut visit: impl FnMut(StoredEntry<'_>),
-) -> Option<()> {
+) -> Option<&[u8]> {
     let mut header = Bytes(index);
     let is_index = header.take(4)? == SIGNATURE;
     let (version, count) = (header.take_u32()?, header.take_u32()?);
@@ -65,7 +71,21 @@ pub(crate) fn visit_entries(
         rest = entry.0;
         visit(StoredEntry { name, mode, flags, extended_flags, stat_at, stat, id });
     }
-    Some(())
+    Some(rest)
+}
+
+/// Returns whether an index has an extension. The extensions end with a checksum.
+pub(crate) fn has_extension(extensions: &[u8], name: [u8; 4]) -> bool {
+    let mut rest = Bytes(extensions);
+    while let (Some(found), Some(length)) = (rest.take(4), rest.take_u32()) {
+        if found == name {
+            return true;
+        }
+        if rest.take(usize::try_from(length).unwrap_or(usize::MAX)).is_none() {
+            break;
+        }
+    }
+    false
 }
 
 /// The entries of a private index, which is neither split nor sparse.
@@ -87,7 +107,7 @@ impl PrivateIndex {
             index.entries.insert(entry.name.to_owned(), [entry.stat, entry.id].concat());
         });
         let damaged = || ChangesError::UnexpectedOutput { command: "update-index" };
-        visited.map(|()| index).ok_or_else(damaged)
+        visited.map(|_| index).ok_or_else(damaged)
     }
 
     /// Sets an entry, without the times of the file, so that git compares the content. Removes files in place of a directory above the
@@ -137,17 +157,6 @@ impl PrivateIndex {
         index.resize(index.len() + id_length / 2, 0);
         write_index(path, &index)
     }
-}
-
-fn decode_id(oid: &str) -> Vec<u8> {
-    let digit =
-        |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).unwrap_or(0);
-    oid.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
-}
-
-fn encode_id(id: &[u8]) -> String {
-    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or('0');
-    id.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 struct Bytes<'a>(&'a [u8]);

@@ -8,6 +8,7 @@ use crate::entry::{Entry, parse_raw_change, split_nul, to_path};
 use crate::error::ChangesError;
 use crate::git::Git;
 use crate::index_flags::IndexFlags;
+use crate::modified_files::list_modified;
 use crate::parallel::run_both;
 use crate::private_git::is_shared_index;
 use crate::worktree_files::is_inside_git_dir;
@@ -38,8 +39,15 @@ pub(crate) fn list_changes(
         let args = ["-z", "--others", "--exclude-standard"];
         git.command("ls-files").args(args).index(index).with_user_objects().run()
     };
-    let ((tracked, others), flags) =
-        run_both(|| run_both(|| list_tracked(git, index), list_others), || read_flags(git, index))?;
+    let (others, (tracked, flags)) =
+        run_both(list_others, || match list_modified(git, index, size_limit, MANY)? {
+            // Only git lists the files of an index with flags.
+            Some(modified) => {
+                let tracked = modified.into_iter().map(|(path, entry)| (path, Some(entry)));
+                Ok((tracked.collect(), IndexFlags::default()))
+            }
+            None => run_both(|| list_tracked(git, index), || read_flags(git, index)),
+        })?;
     let mut listing = Listing { tracked, flags, ..Listing::default() };
     if is_worth_refresh(git, &listing.tracked, size_limit) {
         refresh_index(git, index)?;

@@ -2,9 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use model::NotRecorded;
+
 use crate::error::ChangesError;
-use crate::files::remove_file;
 use crate::git::{Git, GitCommand};
+use crate::pack::{ObjectKind, ObjectPack};
+
+const UNEXPECTED: ChangesError = ChangesError::UnexpectedOutput { command: "cat-file" };
 
 /// Joins object ids to lines.
 pub(crate) fn join_lines(ids: &BTreeSet<&str>) -> Vec<u8> {
@@ -29,47 +33,99 @@ pub(crate) fn read_sizes(
     Ok(sizes.collect())
 }
 
-/// Copies blobs of the user into the private directory. Returns those that are intact: an agent can replace the content of an
-/// object, and git does not notice that when it reads one. The copies are named by their contents.
-pub(crate) fn keep_blobs(git: &Git, ids: &BTreeSet<&str>) -> Result<BTreeSet<String>, ChangesError> {
-    if ids.is_empty() {
-        return Ok(BTreeSet::new());
-    }
-    let base = git.git_dir.join("objects/pack/pack");
-    let command = git.command("pack-objects").args(["-q", "--window=0", "--threads=1"]).args([&base]);
-    let name = command.with_user_objects().input(join_lines(ids)).run()?;
-    let pack = base.with_file_name(format!("pack-{}.pack", String::from_utf8_lossy(&name).trim()));
-    for index in ["idx", "rev"] {
-        remove_file(&pack.with_extension(index))?;
-    }
-    git.command("index-pack").args(["--threads=1"]).args([&pack]).run()?;
-    Ok(read_sizes(git.command("cat-file"), ids)?.into_keys().collect())
+/// Copies blobs of the user up to a size into the private directory. Returns those without a copy, with the reason. An agent can replace the content of an
+/// object, and git does not notice that when it reads one, so the copies are named by their contents.
+pub(crate) fn keep_blobs(
+    git: &Git,
+    ids: &BTreeSet<&str>,
+    size_limit: u64,
+) -> Result<HashMap<String, NotRecorded>, ChangesError> {
+    let unread = ids.iter().map(|id| ((*id).to_owned(), NotRecorded::Unreadable));
+    let (mut lost, mut pack): (HashMap<_, _>, _) = (unread.collect(), ObjectPack::new(git));
+    visit_blobs(git.command("cat-file").with_user_objects(), ids, size_limit, |id, content| {
+        match content {
+            None => drop(lost.insert(id.to_owned(), NotRecorded::TooLarge)),
+            Some(content) if pack.add(ObjectKind::Blob, content)?.as_deref() == Some(id) => {
+                lost.remove(id);
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    })?;
+    pack.finish()?;
+    Ok(lost)
 }
 
-/// Reads blobs.
+/// Reads blobs. A missing one is an error.
 pub(crate) fn read_blobs(
     command: GitCommand<'_>,
     ids: &BTreeSet<&str>,
 ) -> Result<HashMap<String, Vec<u8>>, ChangesError> {
-    if ids.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let output = command.args(["--batch", "--buffer"]).input(join_lines(ids)).run()?;
-    let mut rest = output.as_slice();
     let mut blobs = HashMap::new();
-    while !rest.is_empty() {
-        let (id, blob) =
-            split_blob(&mut rest).ok_or(ChangesError::UnexpectedOutput { command: "cat-file" })?;
-        blobs.insert(id, blob);
-    }
-    Ok(blobs)
+    visit_blobs(command, ids, u64::MAX, |id, content| {
+        blobs.extend(content.map(|content| (id.to_owned(), content.to_owned())));
+        Ok(())
+    })?;
+    if blobs.len() == ids.len() { Ok(blobs) } else { Err(UNEXPECTED) }
 }
 
-fn split_blob(rest: &mut &[u8]) -> Option<(String, Vec<u8>)> {
-    let (header, content) = rest.split_at_checked(rest.iter().position(|byte| *byte == b'\n')? + 1)?;
-    let mut fields = str::from_utf8(header).ok()?.trim_end().split(' ');
-    let (id, _, size) = (fields.next()?, fields.next()?, fields.next()?.parse().ok()?);
-    let (blob, after) = content.split_at_checked(size)?;
-    *rest = after.strip_prefix(b"\n")?;
-    Some((id.to_owned(), blob.to_vec()))
+/// Calls a function for each blob: with its content, or without one if that is over the limit. Leaves out missing blobs.
+fn visit_blobs(
+    command: GitCommand<'_>,
+    ids: &BTreeSet<&str>,
+    size_limit: u64,
+    mut visit: impl FnMut(&str, Option<&[u8]>) -> Result<(), ChangesError>,
+) -> Result<(), ChangesError> {
+    let command = command.args(["--batch", "--buffer"]);
+    let mut unanswered = ids.clone();
+    while !unanswered.is_empty() {
+        let input = join_lines(&unanswered);
+        let mut is_complete = Ok(true);
+        let mut receive = |output: &mut Vec<u8>| {
+            let mut rest = output.as_slice();
+            is_complete = take_answers(&mut rest, &mut unanswered, size_limit, &mut visit);
+            let taken = output.len() - rest.len();
+            output.drain(..taken);
+            matches!(is_complete, Ok(true))
+        };
+        command.clone().input(input).run_receiving(&mut receive)?;
+        // A blob over the limit is not transferred: the others are read by another process.
+        if is_complete? && !unanswered.is_empty() {
+            return Err(UNEXPECTED);
+        }
+    }
+    Ok(())
+}
+
+/// Takes the complete answers from the output. Returns false at a blob over the limit.
+fn take_answers(
+    output: &mut &[u8],
+    unanswered: &mut BTreeSet<&str>,
+    size_limit: u64,
+    visit: &mut impl FnMut(&str, Option<&[u8]>) -> Result<(), ChangesError>,
+) -> Result<bool, ChangesError> {
+    while let Some(end) = output.iter().position(|byte| *byte == b'\n') {
+        let mut fields = str::from_utf8(&output[..end]).map_err(|_| UNEXPECTED)?.split(' ');
+        let (id, kind) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        let mut rest = &output[end + 1..];
+        // A missing object has no size.
+        if let Some(size) = fields.next() {
+            let size: u64 = size.parse().map_err(|_| UNEXPECTED)?;
+            if size > size_limit {
+                visit(id, None)?;
+                unanswered.remove(id);
+                return Ok(false);
+            }
+            let size = usize::try_from(size).map_err(|_| UNEXPECTED)?;
+            let Some((content, after)) = rest.split_at_checked(size) else { break };
+            let Some(after) = after.strip_prefix(b"\n") else { break };
+            if kind == "blob" {
+                visit(id, Some(content))?;
+            }
+            rest = after;
+        }
+        unanswered.remove(id);
+        *output = rest;
+    }
+    Ok(true)
 }

@@ -1,4 +1,4 @@
-//! Runs two git commands at the same time.
+//! Runs two functions at the same time, most of which wait for git.
 
 use std::thread;
 

@@ -35,6 +35,13 @@ pub(crate) fn open(git_dir: &Path, repository: &GitRepository, id_length: usize,
     }
 }
 
+/// Reads the settings of a private git directory.
+pub(crate) fn read_own_settings(git: &Git) -> RepositorySettings {
+    let mut settings = RepositorySettings::default();
+    settings.add_file(&git.git_dir.join("config"));
+    settings
+}
+
 /// Reads the settings of the user for a repository.
 pub(crate) fn read_settings(repository: &GitRepository) -> RepositorySettings {
     UserConfig::find().read_settings(repository.git_dir(), repository.common_dir())

@@ -11,38 +11,58 @@ use rustix::io::Errno;
 /// The output of a process that has exited.
 #[derive(Debug)]
 pub(crate) struct ProcessOutput {
+    pub(crate) cause: ExitCause,
     pub(crate) status: ExitStatus,
+    /// The part of the standard output that the receiver has left.
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
 }
 
-/// Writes the input, reads both outputs and reaps the child. Kills the child and returns `None` at the deadline.
+/// The reason why a process has exited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExitCause {
+    /// It has closed its outputs.
+    Finished,
+    /// The receiver has stopped it.
+    Stopped,
+    /// It was killed at the deadline.
+    TimedOut,
+}
+
+/// Writes the input, reads both outputs and reaps the child. A receiver looks at the standard output whenever it grows, and can remove a part
+/// of it. The child is killed if the receiver returns false, and at the deadline.
 pub(crate) fn communicate(
     mut child: Child,
     input: &[u8],
     deadline: Instant,
-) -> io::Result<Option<ProcessOutput>> {
-    let result = exchange(&mut child, input, deadline);
-    if !matches!(result, Ok(Some(_))) {
+    receive: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+) -> io::Result<ProcessOutput> {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let cause = exchange(&mut child, input, deadline, (&mut stdout, &mut stderr), receive);
+    if !matches!(cause, Ok(ExitCause::Finished)) {
         let _ = child.kill();
     }
     let status = child.wait()?;
-    Ok(result?.map(|(stdout, stderr)| ProcessOutput { status, stdout, stderr }))
+    Ok(ProcessOutput { cause: cause?, status, stdout, stderr })
 }
 
-type Outputs = (Vec<u8>, Vec<u8>);
-
-fn exchange(child: &mut Child, input: &[u8], deadline: Instant) -> io::Result<Option<Outputs>> {
+fn exchange(
+    child: &mut Child,
+    input: &[u8],
+    deadline: Instant,
+    (out, err): (&mut Vec<u8>, &mut Vec<u8>),
+    receive: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+) -> io::Result<ExitCause> {
     let mut stdin = child.stdin.take().filter(|_| !input.is_empty());
     if let Some(stdin) = &stdin {
         rustix::io::ioctl_fionbio(stdin, true)?;
     }
     let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
-    let (mut unwritten, mut out, mut err) = (input, Vec::new(), Vec::new());
+    let mut unwritten = input;
     while stdin.is_some() || stdout.is_some() || stderr.is_some() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Ok(None);
+            return Ok(ExitCause::TimedOut);
         }
         let ready = wait_ready(
             [
@@ -55,14 +75,18 @@ fn exchange(child: &mut Child, input: &[u8], deadline: Instant) -> io::Result<Op
         if ready[0] && !write_some(&mut stdin, &mut unwritten)? {
             stdin = None;
         }
-        if ready[1] && !read_some(&mut stdout, &mut out)? {
-            stdout = None;
+        if ready[1] {
+            if !read_some(&mut stdout, out)? {
+                stdout = None;
+            } else if !receive(out) {
+                return Ok(ExitCause::Stopped);
+            }
         }
-        if ready[2] && !read_some(&mut stderr, &mut err)? {
+        if ready[2] && !read_some(&mut stderr, err)? {
             stderr = None;
         }
     }
-    Ok(Some((out, err)))
+    Ok(ExitCause::Finished)
 }
 
 fn wait_ready(
@@ -120,12 +144,16 @@ mod tests {
         command.spawn().unwrap()
     }
 
+    fn run(program: &str, args: &[&str], input: &[u8]) -> ProcessOutput {
+        let deadline = Instant::now() + Duration::from_mins(1);
+        communicate(spawn(program, args), input, deadline, &mut |_| true).unwrap()
+    }
+
     #[test]
     fn input_larger_than_pipe_is_echoed() {
         let input: Vec<u8> = (0..3_000_000_u32).map(|i| u8::try_from(i % 251).unwrap()).collect();
-        let deadline = Instant::now() + Duration::from_mins(1);
-        let output = communicate(spawn("cat", &[]), &input, deadline).unwrap().unwrap();
-        assert!(output.status.success());
+        let output = run("cat", &[], &input);
+        assert!(output.status.success() && output.cause == ExitCause::Finished);
         assert!(output.stdout == input);
     }
 
@@ -134,14 +162,26 @@ mod tests {
         let deadline = Instant::now() + Duration::from_millis(20);
         let child = spawn("sleep", &["1000"]);
         let id = rustix::process::Pid::from_child(&child);
-        assert!(communicate(child, b"", deadline).unwrap().is_none());
+        let output = communicate(child, b"", deadline, &mut |_| true).unwrap();
+        assert_eq!(output.cause, ExitCause::TimedOut);
         assert!(rustix::process::test_kill_process(id).is_err());
     }
 
     #[test]
-    fn early_exit_of_reader_is_no_error() {
+    fn receiver_takes_the_output_and_stops_the_process() {
         let deadline = Instant::now() + Duration::from_mins(1);
-        let output = communicate(spawn("true", &[]), &vec![0; 1_000_000], deadline).unwrap().unwrap();
-        assert!(output.status.success());
+        let mut received = 0;
+        let mut receive = |output: &mut Vec<u8>| {
+            received += output.drain(..).len();
+            received < 1_000_000
+        };
+        let output = communicate(spawn("yes", &[]), b"", deadline, &mut receive).unwrap();
+        assert_eq!(output.cause, ExitCause::Stopped);
+        assert!(received >= 1_000_000 && output.stdout.is_empty());
+    }
+
+    #[test]
+    fn early_exit_of_reader_is_no_error() {
+        assert!(run("true", &[], &vec![0; 1_000_000]).status.success());
     }
 }

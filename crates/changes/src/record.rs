@@ -161,7 +161,7 @@ impl ChangeRecord {
             Some(patch.get(*start..*end)?.to_vec())
         };
         let sections = selected.iter().map(section).collect::<Option<_>>();
-        sections.ok_or(ChangesError::UnexpectedOutput { command: "diff-index" })
+        sections.ok_or(ChangesError::UnexpectedOutput { command: "diff-tree" })
     }
 
     /// Restores the files as they were before or after the job, and merges later edits. Writes nothing if there is a

@@ -1,4 +1,4 @@
-//! Hashes files of the worktree into the private objects.
+//! Records files of the worktree in the private objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use crate::files::remove_directory;
 use crate::git::Git;
 use crate::head::read_nested_commit;
 use crate::index_file::PrivateIndex;
+use crate::raw_files::{add_files, are_raw};
 use crate::staging::stage_worktree;
 use crate::state::{FileState, Stamp};
 use crate::worktree_files::{Found, WorktreeFiles};
@@ -63,11 +64,18 @@ fn try_record(
         }
     }
     let removed = states.keys().filter(|path| candidates[*path].known).map(|path| (path.as_path(), None));
-    let seeds = hashed.iter().filter_map(|path| {
-        let Candidate { tracked, known } = &candidates[*path];
-        tracked.as_ref().filter(|_| !known).map(|entry| (*path, Some(entry)))
-    });
-    let recorded = hash_files(git, index, removed.chain(seeds), &hashed)?;
+    let recorded = if hashed.is_empty() || are_raw(git, hashed.iter().copied()) {
+        let recorded = add_files(git, &hashed, FILE_LIMIT)?;
+        update_index(git, index, removed.chain(hashed.iter().map(|path| (*path, recorded.get(*path)))))?;
+        recorded
+    } else {
+        let seeds = hashed.iter().filter_map(|path| {
+            let Candidate { tracked, known } = &candidates[*path];
+            tracked.as_ref().filter(|_| !known).map(|entry| (*path, Some(entry)))
+        });
+        update_index(git, index, removed.chain(seeds))?;
+        convert_files(git, index, &hashed)?
+    };
     for path in hashed {
         let state = match recorded.get(path) {
             Some(entry) => FileState::Recorded(entry.clone()),
@@ -119,32 +127,37 @@ fn classify(
     }
 }
 
-/// Updates the private index and returns all of its entries.
-fn hash_files<'a>(
+/// Sets entries in the private index, or removes them.
+fn update_index<'a>(
     git: &Git,
     path: &Path,
-    prepared: impl Iterator<Item = (&'a Path, Option<&'a Entry>)>,
-    hashed: &BTreeSet<&Path>,
-) -> Result<BTreeMap<PathBuf, Entry>, ChangesError> {
-    let mut prepared = prepared.peekable();
-    if prepared.peek().is_some() {
-        let mut index = PrivateIndex::read(path, git.id_length)?;
-        for (path, entry) in prepared {
-            match entry {
-                Some(entry) => index.insert(path, entry),
-                None => index.remove(path),
-            }
+    entries: impl Iterator<Item = (&'a Path, Option<&'a Entry>)>,
+) -> Result<(), ChangesError> {
+    let mut entries = entries.peekable();
+    if entries.peek().is_none() {
+        return Ok(());
+    }
+    let mut index = PrivateIndex::read(path, git.id_length)?;
+    for (path, entry) in entries {
+        match entry {
+            Some(entry) => index.insert(path, entry),
+            None => index.remove(path),
         }
-        index.write(path, git.id_length)?;
     }
-    if hashed.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let stage = path.with_file_name(format!("scratch-{}-stage", std::process::id()));
-    stage_worktree(git, &stage, hashed, FILE_LIMIT)?;
+    index.write(path, git.id_length)
+}
+
+/// Lets git convert and hash files, and returns all entries of the private index.
+fn convert_files(
+    git: &Git,
+    index: &Path,
+    files: &BTreeSet<&Path>,
+) -> Result<BTreeMap<PathBuf, Entry>, ChangesError> {
+    let stage = index.with_file_name(format!("scratch-{}-stage", std::process::id()));
+    stage_worktree(git, &stage, files, FILE_LIMIT)?;
     let staged = Git { worktree: stage.clone(), ..git.clone() };
     let command = staged.command("update-index").args(["-z", "--add", "--replace", "--remove", "--stdin"]);
-    command.index(path).input(join_nul(hashed.iter().copied())).run()?;
+    command.index(index).input(join_nul(files.iter().copied())).run()?;
     remove_directory(&stage)?;
-    Ok(PrivateIndex::read(path, git.id_length)?.entries().collect())
+    Ok(PrivateIndex::read(index, git.id_length)?.entries().collect())
 }

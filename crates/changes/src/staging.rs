@@ -18,7 +18,7 @@ use crate::error::ChangesError;
 use crate::files::remove_directory;
 use crate::git::Git;
 
-const ATTRIBUTES: &str = ".gitattributes";
+pub(crate) const ATTRIBUTES: &str = ".gitattributes";
 /// The limit of git on such a file.
 const ATTRIBUTES_LIMIT: u64 = 100 * 1024 * 1024;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,14 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, openat, readlinkat, statat, symlinkat,
 };
 
-use crate::beneath::Root;
+use crate::beneath::{LastDirectory, Root};
 use crate::error::ChangesError;
 use crate::git::Git;
 use crate::parallel::run_both;
+
+/// The size up to which a read and a write take less time than `copy_file_range`, with which large files share their space on some file
+/// systems.
+const SMALL: usize = 16 * 1024;
 
 /// The identity of a file and of its copy.
 #[derive(Debug)]
@@ -35,7 +39,7 @@ pub(super) fn copy_files(
     let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
     let (first, second) = paths.split_at(paths.len() / 2);
     let copy = |paths: &[&Path]| {
-        let (mut from, mut to) = (OpenDirectory::new(source), OpenDirectory::new(target));
+        let (mut from, mut to) = (LastDirectory::new(source), LastDirectory::new(target));
         let mut copied = CopiedFiles::new();
         for path in paths {
             git.check_time()?;
@@ -50,32 +54,9 @@ pub(super) fn copy_files(
     Ok(copied)
 }
 
-/// The directory of the file that was opened last: sorted paths are often in the same one.
-struct OpenDirectory<'a> {
-    root: &'a Root,
-    last: Option<(PathBuf, OwnedFd)>,
-}
-
-impl<'a> OpenDirectory<'a> {
-    fn new(root: &'a Root) -> Self {
-        Self { root, last: None }
-    }
-
-    fn open(&mut self, path: &Path, create: bool) -> io::Result<&OwnedFd> {
-        let parent = path.parent().unwrap_or(Path::new(""));
-        if self.last.as_ref().is_none_or(|(last, _)| last != parent) {
-            if create {
-                self.root.create_parents(path, |_| {})?;
-            }
-            self.last = Some((parent.to_owned(), self.root.open_directory(parent)?));
-        }
-        self.last.as_ref().map(|(_, directory)| directory).ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-}
-
 fn copy_file(
-    from: &mut OpenDirectory<'_>,
-    to: &mut OpenDirectory<'_>,
+    from: &mut LastDirectory<'_>,
+    to: &mut LastDirectory<'_>,
     path: &Path,
 ) -> io::Result<Option<CopiedFile>> {
     let Some(name) = path.file_name() else { return Ok(None) };
@@ -91,7 +72,7 @@ fn copy_file(
         FileType::RegularFile => {
             let opened = regular_file::open_regular_at(from, Path::new(name), OFlags::RDONLY);
             let Ok(mut file) = opened else { return Ok(None) };
-            let copy = copy_content(&mut file, to.open(path, true)?, name, found.st_mode)?;
+            let copy = copy_content(&mut file, to.open(path, true)?, name, &found)?;
             // One that changed meanwhile is compared by content.
             Ok(Some(CopiedFile { source: fstat(&file)?, copy }))
         }
@@ -99,10 +80,21 @@ fn copy_file(
     }
 }
 
-fn copy_content(file: &mut File, directory: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<Stat> {
+fn copy_content(file: &mut File, directory: &OwnedFd, name: &OsStr, found: &Stat) -> io::Result<Stat> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut copy = File::from(openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
-    io::copy(file, &mut copy)?;
-    fchmod(&copy, Mode::from_raw_mode((mode & 0o777) | 0o600))?;
+    let mode = Mode::from_raw_mode((found.st_mode & 0o777) | 0o600);
+    let mut copy = File::from(openat(directory, name, flags, mode)?);
+    let mut buffer = [0; SMALL];
+    let count = file.read(&mut buffer)?;
+    copy.write_all(&buffer[..count])?;
+    if i64::try_from(count) != Ok(found.st_size) {
+        io::copy(file, &mut copy)?;
+    }
+    let copied = fstat(&copy)?;
+    if Mode::from_raw_mode(copied.st_mode) == mode {
+        return Ok(copied);
+    }
+    // The umask has removed permissions.
+    fchmod(&copy, mode)?;
     Ok(fstat(&copy)?)
 }

@@ -2,7 +2,8 @@
 //!
 //! It contains exactly what the user sees: HEAD, the index with staged changes, and the files with uncommitted and untracked ones. The
 //! files are copied rather than checked out, so that the content of filters and uncommitted edits are the same, and the entries of the
-//! copied index get the times of the copies, so that the first `git status` needs no content. Nothing is registered in the repository of
+//! copied index get the times of the copies, so that git compares times instead of contents (a git without nanoseconds only
+//! once it has written the index again). Nothing is registered in the repository of
 //! the user, in which neither `git worktree` nor `git gc` finds a trace of the checkout.
 
 mod copy;

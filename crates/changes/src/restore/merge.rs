@@ -1,6 +1,6 @@
 //! Merges contents, and produces the files to write with the line endings of a checkout.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -10,9 +10,13 @@ use crate::error::ChangesError;
 use crate::git::Git;
 use crate::index_file::PrivateIndex;
 use crate::objects::read_blobs;
+use crate::pack::{ObjectKind, ObjectPack};
 
 /// The exit statuses of `merge-file`: the number of conflicts up to 127, or an error such as a binary file.
 const MERGE_ERROR: i32 = 255;
+
+/// The number of files whose contents are read by one process and kept in memory.
+const FILES_IN_MEMORY: usize = 8;
 
 /// The result of a merge.
 #[derive(Debug)]
@@ -25,14 +29,31 @@ pub(super) enum Merged {
     Binary,
 }
 
-/// Merges the contents "ours", "base" and "theirs".
+/// Merges the contents "ours", "base" and "theirs" of files.
 pub(super) fn merge_contents(
     git: &Git,
     scratch: &Path,
+    files: &[[Entry; 3]],
+) -> Result<Vec<Merged>, ChangesError> {
+    let (mut merged, mut pack) = (Vec::new(), ObjectPack::new(git));
+    for files in files.chunks(FILES_IN_MEMORY) {
+        let ids = files.iter().flatten().map(|entry| entry.oid.as_str()).collect();
+        let blobs = read_blobs(git.command("cat-file"), &ids)?;
+        for contents in files {
+            merged.push(merge_file(git, scratch, contents, &blobs, &mut pack)?);
+        }
+    }
+    pack.finish()?;
+    Ok(merged)
+}
+
+fn merge_file(
+    git: &Git,
+    scratch: &Path,
     contents: &[Entry; 3],
+    blobs: &HashMap<String, Vec<u8>>,
+    pack: &mut ObjectPack,
 ) -> Result<Merged, ChangesError> {
-    let blobs =
-        read_blobs(git.command("cat-file"), &contents.iter().map(|entry| entry.oid.as_str()).collect())?;
     let mut args: Vec<OsString> = ["-p", "-q"].map(OsString::from).into();
     for label in ["current", "base", "job"] {
         args.extend(["-L", label].map(OsString::from));
@@ -52,9 +73,8 @@ pub(super) fn merge_contents(
     if code == MERGE_ERROR {
         return Ok(Merged::Binary);
     }
-    let command = git.command("hash-object").args(["-w", "--no-filters", "--stdin"]);
-    let output = command.input(merged).run()?;
-    let oid = String::from_utf8_lossy(&output).trim().to_owned();
+    let oid = pack.add(ObjectKind::Blob, &merged)?;
+    let oid = oid.ok_or(ChangesError::UnexpectedOutput { command: "merge-file" })?;
     Ok(if code == 0 { Merged::Clean(oid) } else { Merged::WithMarkers(oid) })
 }
 

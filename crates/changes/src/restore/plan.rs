@@ -73,7 +73,9 @@ pub(super) fn prepare(
         Direction::Undo => changes.created_directories.iter().cloned().collect(),
         Direction::Redo => changes.removed_directories.iter().cloned().collect(),
     };
-    let (mut files, mut conflicts, mut merges) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut files, mut conflicts) = (Vec::new(), Vec::new());
+    // The merged files with their positions and modes, and their contents.
+    let (mut merges, mut contents) = (Vec::new(), Vec::new());
     let (mut steps, mut staged) = (Vec::new(), BTreeMap::new());
     for (target, decision) in targets.iter().zip(decisions) {
         let Target { path, .. } = *target;
@@ -96,7 +98,8 @@ pub(super) fn prepare(
                 RestoreAction::Written
             }
             Decision::Merge { base, ours, theirs, mode } => {
-                merges.push((path, [ours, base, theirs], mode));
+                merges.push((files.len(), path, mode));
+                contents.push([ours, base, theirs]);
                 RestoreAction::Merged
             }
             Decision::Blocked => {
@@ -123,23 +126,18 @@ pub(super) fn prepare(
         };
         steps.push(Step { path: path.to_owned(), kind, expected: target.identity.clone() });
     }
-    for (path, contents, mode) in merges {
-        match merge_contents(git, scratch, &contents)? {
+    for ((position, path, mode), merged) in merges.into_iter().zip(merge_contents(git, scratch, &contents)?) {
+        let mut conflict = |reason| conflicts.push(Conflict { path: path.to_owned(), reason });
+        match merged {
             Merged::Clean(oid) => drop(staged.insert(path, Entry { mode, oid })),
             Merged::WithMarkers(oid)
                 if restoration.markers && restoration.destination == Destination::Worktree =>
             {
                 staged.insert(path, Entry { mode, oid });
-                if let Some(file) = files.iter_mut().find(|file| file.path == path) {
-                    file.what = RestoreAction::Conflicted;
-                }
+                files[position].what = RestoreAction::Conflicted;
             }
-            Merged::WithMarkers(_) => {
-                conflicts.push(Conflict { path: path.to_owned(), reason: ConflictReason::SameLines });
-            }
-            Merged::Binary => {
-                conflicts.push(Conflict { path: path.to_owned(), reason: ConflictReason::BinaryEdited });
-            }
+            Merged::WithMarkers(_) => conflict(ConflictReason::SameLines),
+            Merged::Binary => conflict(ConflictReason::BinaryEdited),
         }
     }
     if steps.is_empty() && files.iter().all(|file| file.reason.is_some()) {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use changes::{
     ChangeRecord, Conflict, ConflictReason, Direction, GitProgram, GitRepository, Restoration, RestoreError,
@@ -106,6 +106,14 @@ impl Project {
     /// Sets the permissions of a file.
     pub fn set_mode(&self, path: &str, mode: u32) {
         fs::set_permissions(self.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Sets the modification times of files to the same time long ago.
+    pub fn age(&self, paths: &[&str]) {
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_hours(1);
+        for path in paths {
+            fs::File::open(self.path(path)).unwrap().set_modified(long_ago).unwrap();
+        }
     }
 
     /// Returns the permissions of a file.

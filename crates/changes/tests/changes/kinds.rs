@@ -37,6 +37,36 @@ fn same_size_edit_right_after_start_is_found() {
 }
 
 #[test]
+fn changes_of_files_older_than_the_index_are_found() {
+    let names = ["content", "deleted", "link", "mode", "same"];
+    let project = Project::new(&names.map(|name| (name, "1\n")));
+    project.age(&names);
+    project.git(["add", "-A"]);
+    let changes = project.record_job(|| {
+        project.write("content", "2\n");
+        project.remove("deleted");
+        project.remove("link");
+        project.link("1\n", "link");
+        project.set_mode("mode", 0o755);
+    });
+    let expected = ["modified content +1 -1", "deleted deleted +0 -1", "type changed link +0 -0"];
+    assert_eq!(changes[..3], expected);
+    assert_eq!(changes[3..], ["mode changed mode +0 -0"]);
+}
+
+#[test]
+fn directory_moved_behind_a_link_is_found() {
+    let project = Project::new(&[("d/a.txt", "a\n")]);
+    project.age(&["d/a.txt"]);
+    project.git(["add", "-A"]);
+    let changes = project.record_job(|| {
+        project.rename("d", "e");
+        project.link("e", "d");
+    });
+    assert_eq!(changes, ["added d +1 -0", "renamed d/a.txt to e/a.txt +0 -0"]);
+}
+
+#[test]
 fn deleted_file_is_listed() {
     let project = Project::new(&[("a.txt", TEXT), ("b.txt", "b\n")]);
     assert_eq!(project.record_job(|| project.remove("a.txt")), ["deleted a.txt +0 -6"]);

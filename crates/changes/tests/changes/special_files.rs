@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, SystemTime};
 
 use changes::{ConflictReason, Direction, RestoreAction, RestoreError, RestoredFile};
 use model::NotRecorded;
@@ -46,6 +45,21 @@ fn large_tracked_file_is_not_recorded() {
     project.commit("large");
     let changes = project.record_job(|| project.write("large", "small\n"));
     assert_eq!(changes, ["modified large TooLarge"]);
+}
+
+#[test]
+fn large_originals_do_not_affect_others() {
+    let project = Project::empty();
+    let names = ["a.txt", "large1", "large2", "z.txt"];
+    for name in names {
+        let size = if name.starts_with("large") { LARGE } else { 10 };
+        project.write(name, vec![name.as_bytes()[0]; size]);
+    }
+    project.commit("large");
+    let changes = project.record_job(|| names.into_iter().for_each(|name| project.write(name, name)));
+    let expected = ["modified a.txt +1 -1", "modified large1 TooLarge", "modified large2 TooLarge"];
+    assert_eq!(changes[..3], expected);
+    assert_eq!(changes[3..], ["modified z.txt +1 -1"]);
 }
 
 #[test]
@@ -231,16 +245,36 @@ fn filtered_file_is_not_recorded() {
     project.write("a.bin", "real 1\n");
     project.write("b.bin", "real 2\n");
     // Git reads a file again that is as young as the index, and then the content before the job is known.
-    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_hours(1);
-    for path in ["a.bin", "b.bin"] {
-        fs::File::open(project.path(path)).unwrap().set_modified(long_ago).unwrap();
-    }
+    project.age(&["a.bin", "b.bin"]);
     project.commit("filtered");
     assert_eq!(project.git(["show", "HEAD:a.bin"]), "pointer 1");
     let changes = project.record_job(|| project.write("a.bin", "real 3\n"));
     assert_eq!(changes, ["modified a.bin Filtered"]);
     let reason = ConflictReason::NotRecorded(NotRecorded::Filtered);
     assert_eq!(project.expect_conflicts(Direction::Undo), [(PathBuf::from("a.bin"), reason)]);
+}
+
+#[test]
+fn filter_of_removed_attributes_is_considered() {
+    let project = Project::new(&[(".gitattributes", "*.bin filter=lfs -text\n")]);
+    project.write("a.bin", "pointer 1\n");
+    project.commit("filtered");
+    let changes = project.record_job(|| {
+        project.remove(".gitattributes");
+        project.write("a.bin", "real 2\n");
+    });
+    assert_eq!(changes, ["deleted .gitattributes +0 -1", "modified a.bin Filtered"]);
+}
+
+#[test]
+fn filter_of_sparse_attributes_is_considered() {
+    let project = Project::new(&[("d/.gitattributes", "*.bin filter=lfs -text\n")]);
+    project.write("d/a.bin", "pointer 1\n");
+    project.commit("filtered");
+    project.git(["update-index", "--skip-worktree", "d/.gitattributes"]);
+    project.remove("d/.gitattributes");
+    let changes = project.record_job(|| project.write("d/a.bin", "real 2\n"));
+    assert_eq!(changes, ["modified d/a.bin Filtered"]);
 }
 
 #[test]
