@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use crate::mistake::Mistake;
+use crate::opening::OpeningFault;
 use crate::voice::VoiceVendor;
 
 /// A parsed command line.
@@ -26,6 +27,9 @@ pub(crate) struct RehearsalOptions {
     pub(crate) model: Option<String>,
     pub(crate) session: Option<String>,
     pub(crate) turn_limit: Option<u32>,
+    /// The client converses over stdin.
+    pub(crate) is_live: bool,
+    pub(crate) opening_faults: Vec<OpeningFault>,
 }
 
 /// Flags of `codex exec` that take a value, which must not be mistaken for the id after `resume`.
@@ -65,6 +69,10 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Rehearsa
             "--help" | "-h" => return Ok(RehearsalRequest::Help),
             "--version" => return Ok(RehearsalRequest::Version),
             "--as" => options.vendor = vendor(&cursor.required()?)?,
+            "--acp" => options.vendor = VoiceVendor::Acp,
+            "--input-format" => options.is_live = cursor.required()? == "stream-json",
+            "app-server" => options.is_live = true,
+            "--opening" => options.opening_faults.push(OpeningFault::parse(&cursor.required()?)?),
             "--script" => options.script = Some(cursor.required_os()?.into()),
             "--ignore-stdin" => options.ignore_stdin = true,
             "--model" | "-m" => options.model = Some(cursor.required()?),
@@ -76,6 +84,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Rehearsa
         }
         at += 1 + usize::from(cursor.took_following);
     }
+    options.is_live |= options.vendor == VoiceVendor::Acp;
     if options.vendor == VoiceVendor::Codex {
         options.session = codex_resume(&args);
     }

@@ -8,10 +8,11 @@ use crate::voice::ScriptedFailureKind;
 const INTRODUCTION: &str = "\
 rehearsal: a scripted coding agent, for trying out a workflow without spending tokens, and for tests
 
-usage: rehearsal [--as claude|codex|gemini|plain] [--script FILE] < PROMPT
+usage: rehearsal [--as claude|codex|gemini|acp|plain] [--script FILE] < PROMPT
 
 It reads its prompt from stdin and prints the stream format of a real agent's CLI. It accepts the flags of
-the real programs, so it can replace them. Without a script it repeats its prompt.
+the real programs, so it can replace them. Without a script it repeats its prompt. As `acp`, as claude
+with `--input-format stream-json` and as codex with `app-server` it converses with a client over stdin.
 
 flags:
   --as NAME         output format (default: claude)
@@ -20,6 +21,8 @@ flags:
   --model NAME      model name in the events (also -m)
   --session-id ID, --resume ID, exec resume ID (codex), --fork-session
                     set the session id in the events (default: a new UUID)
+  --opening FAULT   a fault before the prompt of a client (repeatable): banner, silent=METHOD,
+                    reject=METHOD, exit=METHOD, version=N, logged-out, unknown-session, half-replay, deaf
   --max-turns N     limit that the step `max-turns` reports
   --help, --version
 All other flags are ignored.

@@ -23,9 +23,11 @@
 mod args;
 mod help;
 mod json;
+mod live;
 mod measure;
 mod mistake;
 mod offspring;
+mod opening;
 mod script;
 mod sight;
 mod signals;
@@ -39,8 +41,9 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 
 use crate::args::{RehearsalOptions, RehearsalRequest};
+use crate::live::LiveClient;
 use crate::mistake::{Mishap, Mistake};
-use crate::stage::RehearsalStage;
+use crate::stage::{RehearsalStage, StageEnd};
 use crate::voice::{SessionOpening, VoiceSession};
 use crate::wire::StandardStream;
 
@@ -69,7 +72,7 @@ pub fn main() -> ExitCode {
     match args::parse(args) {
         Ok(RehearsalRequest::Help) => print(&help::text()),
         Ok(RehearsalRequest::Version) => print(concat!("rehearsal ", env!("CARGO_PKG_VERSION"), "\n")),
-        Ok(RehearsalRequest::Play(options)) => play(options),
+        Ok(RehearsalRequest::Play(options)) => play(&options),
         Err(mistake) => confess(&mistake),
     }
 }
@@ -78,50 +81,104 @@ fn print(text: &str) -> ExitCode {
     end(StandardStream::Stdout.write(text.as_bytes()).map(|()| 0).map_err(Mishap::refused("stdout")))
 }
 
-fn play(options: RehearsalOptions) -> ExitCode {
-    match rehearse(options) {
-        Ok((stage, steps)) => end(stage.play(steps)),
+fn play(options: &RehearsalOptions) -> ExitCode {
+    if options.is_live {
+        return converse(options);
+    }
+    let prompt = if options.ignore_stdin { Ok(Vec::new()) } else { read_prompt() };
+    // All input is read first, so that a mistake is reported before the first event.
+    match prompt.and_then(|prompt| Part::read(options, &prompt)) {
+        Ok(part) => {
+            let voice = options.vendor.voice(part.session(options, None, None));
+            let stage = RehearsalStage::new(voice, part.echo(), part.prompt_bytes, None);
+            end(stage.play(part.steps).map(|(StageEnd::Turn(code) | StageEnd::Exit(code))| code))
+        }
         Err(mistake) => confess(&mistake),
     }
 }
 
-/// Reads all input, so that a mistake is reported before the first event.
-fn rehearse(options: RehearsalOptions) -> Result<(RehearsalStage, Vec<script::ScriptStep>), Mistake> {
-    let prompt = if options.ignore_stdin { Vec::new() } else { read_prompt()? };
-    let text = String::from_utf8_lossy(&prompt);
-    let (steps, plain) = match &options.script {
-        None => script::parse_prompt(&text)?,
-        Some(path) => {
-            let script = std::fs::read_to_string(path).map_err(|refusal| {
-                Mistake::new(
-                    format!("cannot read the script `{}`: {refusal}", path.display()),
-                    "pass a text file with one step per line",
-                )
-            })?;
-            (script::parse_file(&script)?, text.into_owned())
+/// Serves the prompts of a live client until it closes stdin.
+fn converse(options: &RehearsalOptions) -> ExitCode {
+    let mut client = LiveClient::new(options);
+    let mut last = 0;
+    loop {
+        let prompt = match client.next_prompt() {
+            Ok(Some(prompt)) => prompt,
+            Ok(None) => return ExitCode::from(last),
+            Err(mishap) => return end(Err(mishap)),
+        };
+        let part = match Part::read(options, prompt.text.as_bytes()) {
+            Ok(part) => part,
+            Err(mistake) => return confess(&mistake),
+        };
+        let session = part.session(options, client.session.clone(), client.model.clone());
+        let voice = options.vendor.live_voice(session, prompt.id);
+        let stage = RehearsalStage::new(voice, part.echo(), part.prompt_bytes, Some(&mut client));
+        match stage.play(part.steps) {
+            Ok(StageEnd::Turn(code)) => last = code,
+            Ok(StageEnd::Exit(code)) => return ExitCode::from(code),
+            Err(mishap) => return end(Err(mishap)),
         }
-    };
-    let steps = script::select(steps, options.model.as_deref(), &plain);
-    if steps.contains(&script::ScriptStep::MaxTurns) && !options.vendor.has_turn_limit() {
-        return Err(Mistake::new(
-            format!(
-                "step `max-turns` cannot be played as `{}`, which has no turn limit",
-                options.vendor.name()
-            ),
-            "use `fail KIND`, or `--as claude`",
-        ));
     }
-    let plain = plain.trim_end();
-    let echo = if plain.is_empty() { "You said nothing.".to_owned() } else { format!("You said: {plain}") };
-    let session = VoiceSession::new(SessionOpening {
-        id: options.session,
-        model: options.model,
-        turn_limit: options.turn_limit,
-        cwd: sight::working_directory(),
-        prompt: plain.to_owned(),
-        prompt_bytes: prompt.len(),
-    });
-    Ok((RehearsalStage::new(options.vendor.voice(session), echo, prompt.len()), steps))
+}
+
+/// A prompt: the steps to play, and the rest of it.
+struct Part {
+    steps: Vec<script::ScriptStep>,
+    plain: String,
+    prompt_bytes: usize,
+}
+
+impl Part {
+    fn read(options: &RehearsalOptions, prompt: &[u8]) -> Result<Self, Mistake> {
+        let text = String::from_utf8_lossy(prompt);
+        let (steps, plain) = match &options.script {
+            None => script::parse_prompt(&text)?,
+            Some(path) => {
+                let script = std::fs::read_to_string(path).map_err(|refusal| {
+                    Mistake::new(
+                        format!("cannot read the script `{}`: {refusal}", path.display()),
+                        "pass a text file with one step per line",
+                    )
+                })?;
+                (script::parse_file(&script)?, text.into_owned())
+            }
+        };
+        let steps = script::select(steps, options.model.as_deref(), &plain);
+        let vendor = options.vendor;
+        if steps.contains(&script::ScriptStep::MaxTurns) && !vendor.has_turn_limit() {
+            return Err(Mistake::new(
+                format!("step `max-turns` cannot be played as `{}`, which has no turn limit", vendor.name()),
+                "use `fail KIND`, or `--as claude`",
+            ));
+        }
+        if !options.is_live && steps.iter().any(script::ScriptStep::is_live) {
+            return Err(Mistake::new(
+                "steps `ask` and `request` need a client that answers",
+                "use `--as acp`, `--input-format stream-json` or `app-server`",
+            ));
+        }
+        Ok(Self { steps, plain: plain.trim_end().to_owned(), prompt_bytes: prompt.len() })
+    }
+
+    fn echo(&self) -> String {
+        if self.plain.is_empty() {
+            "You said nothing.".to_owned()
+        } else {
+            format!("You said: {}", self.plain)
+        }
+    }
+
+    fn session(&self, options: &RehearsalOptions, id: Option<String>, model: Option<String>) -> VoiceSession {
+        VoiceSession::new(SessionOpening {
+            id: id.or_else(|| options.session.clone()),
+            model: model.or_else(|| options.model.clone()),
+            turn_limit: options.turn_limit,
+            cwd: sight::working_directory(),
+            prompt: self.plain.clone(),
+            prompt_bytes: self.prompt_bytes,
+        })
+    }
 }
 
 fn read_prompt() -> Result<Vec<u8>, Mistake> {

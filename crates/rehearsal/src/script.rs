@@ -32,6 +32,10 @@ pub(crate) enum ScriptStep {
     Think(String),
     Tool(ToolCall),
     Deny(String),
+    /// Asks the client for the permission to use a tool.
+    Ask(ToolCall),
+    /// Sends a request of this method to the client.
+    Request(String),
     StandardStream {
         pieces: u64,
         bytes: usize,
@@ -76,6 +80,13 @@ pub(crate) enum ScriptStep {
     StdinBytes,
     Burn(Duration),
     Alloc(usize),
+}
+
+impl ScriptStep {
+    /// Returns whether the step needs a client that answers.
+    pub(crate) fn is_live(&self) -> bool {
+        matches!(self, Self::Ask(_) | Self::Request(_))
+    }
 }
 
 /// Output that is not an event.
@@ -129,6 +140,12 @@ pub(crate) const STEPS: &[StepEntry] = &[
     row("tool-error", "tool-error NAME INPUT [=> RESULT]", "use a tool that fails", |w| tool(w, true)),
     row("deny", "deny NAME", "request a tool and report that it was denied", |w| {
         Ok(ScriptStep::Deny(w.word("NAME")?))
+    }),
+    row("ask", "ask NAME INPUT [=> RESULT]", "use a tool if the client permits it (live only)", |w| {
+        Ok(ScriptStep::Ask(tool_call(w, false)?))
+    }),
+    row("request", "request METHOD", "send a request to the client and print the reply (live only)", |w| {
+        Ok(ScriptStep::Request(w.word("METHOD")?))
     }),
     row("stream", "stream N BYTES EVERY", "print N chunks of BYTES each, one per EVERY", |w| {
         let pieces = w.number("N", 1_000_000)?;
@@ -307,6 +324,10 @@ fn verdict(prompt: &str, text: &str) -> String {
 }
 
 fn tool(words: &mut Words, failed: bool) -> Result<ScriptStep, Mistake> {
+    Ok(ScriptStep::Tool(tool_call(words, failed)?))
+}
+
+fn tool_call(words: &mut Words, failed: bool) -> Result<ToolCall, Mistake> {
     let name = words.word("NAME")?;
     let result = words.split_at_arrow().map_or_else(|| "ok".to_owned(), |mut after| after.text());
     let input = words.some_text("INPUT")?;
@@ -317,7 +338,7 @@ fn tool(words: &mut Words, failed: bool) -> Result<ScriptStep, Mistake> {
     } else {
         return Err(words.mistake(format!("INPUT `{input}` is not valid JSON")));
     };
-    Ok(ScriptStep::Tool(ToolCall { name, input, result, failed }))
+    Ok(ToolCall { name, input, result, failed })
 }
 
 fn background(words: &mut Words) -> Result<ScriptStep, Mistake> {

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value;
 
+use crate::live::LiveClient;
 use crate::mistake::Mishap;
 use crate::offspring;
 use crate::script::{FloodTarget, Garbage, ScriptStep};
@@ -16,11 +18,12 @@ use crate::voice::{ScriptedFailure, ToolCall, ToolInput, VendorExit, Voice};
 use crate::wire::StandardStream;
 
 /// An agent during its turn.
-pub(crate) struct RehearsalStage {
+pub(crate) struct RehearsalStage<'a> {
     voice: Box<dyn Voice>,
     /// The answer of a script without one.
     echo: String,
     prompt_bytes: usize,
+    client: Option<&'a mut LiveClient>,
     said: Vec<String>,
     opened: bool,
     closed: bool,
@@ -30,18 +33,32 @@ pub(crate) struct RehearsalStage {
     out: String,
 }
 
+/// The end of a script.
+pub(crate) enum StageEnd {
+    /// The turn has ended; a program without a client exits with this code.
+    Turn(u8),
+    /// The program exits with this code.
+    Exit(u8),
+}
+
 /// Whether the script continues.
 enum Flow {
     Next,
     End(u8),
 }
 
-impl RehearsalStage {
-    pub(crate) fn new(voice: Box<dyn Voice>, echo: String, prompt_bytes: usize) -> Self {
+impl<'a> RehearsalStage<'a> {
+    pub(crate) fn new(
+        voice: Box<dyn Voice>,
+        echo: String,
+        prompt_bytes: usize,
+        client: Option<&'a mut LiveClient>,
+    ) -> Self {
         Self {
             voice,
             echo,
             prompt_bytes,
+            client,
             said: Vec::new(),
             opened: false,
             closed: false,
@@ -52,11 +69,11 @@ impl RehearsalStage {
         }
     }
 
-    /// Plays all steps and ends the turn if none of them did. Returns the exit code.
-    pub(crate) fn play(mut self, steps: Vec<ScriptStep>) -> Result<u8, Mishap> {
+    /// Plays all steps and ends the turn if none of them did.
+    pub(crate) fn play(mut self, steps: Vec<ScriptStep>) -> Result<StageEnd, Mishap> {
         for step in steps {
             if let Flow::End(code) = self.step(step)? {
-                return Ok(code);
+                return Ok(StageEnd::Exit(code));
             }
         }
         if !self.closed {
@@ -70,7 +87,7 @@ impl RehearsalStage {
             self.perform(|voice, out| voice.finish(&text, out));
             self.flush()?;
         }
-        Ok(self.code)
+        Ok(StageEnd::Turn(self.code))
     }
 
     fn step(&mut self, step: ScriptStep) -> Result<Flow, Mishap> {
@@ -85,7 +102,21 @@ impl RehearsalStage {
             ScriptStep::Say(text) => self.say(text),
             ScriptStep::Think(text) => self.perform(|voice, out| voice.think(&text, out)),
             ScriptStep::Tool(call) => self.perform(|voice, out| voice.tool(&call, out)),
-            ScriptStep::Deny(tool) => self.perform(|voice, out| voice.deny(&tool, out)),
+            ScriptStep::Deny(tool) => {
+                let call = ToolCall {
+                    name: tool.clone(),
+                    input: ToolInput::Json("{}".to_owned()),
+                    result: String::new(),
+                    failed: true,
+                };
+                self.ask(&call, false)?;
+                self.perform(|voice, out| voice.deny(&tool, out));
+            }
+            ScriptStep::Ask(call) if self.ask(&call, true)? => {
+                self.perform(|voice, out| voice.tool(&call, out));
+            }
+            ScriptStep::Ask(call) => self.perform(|voice, out| voice.deny(&call.name, out)),
+            ScriptStep::Request(method) => self.request(&method)?,
             ScriptStep::StandardStream { pieces, bytes, every } => self.stream(pieces, bytes, every)?,
             ScriptStep::RetryNotice { status } => self.retry_notice(status)?,
             ScriptStep::Background { change, task } => {
@@ -182,6 +213,35 @@ impl RehearsalStage {
         self.perform(|voice, out| voice.end_pieces(&whole, out));
         self.said.push(whole);
         Ok(())
+    }
+
+    /// Asks the client for the permission to use a tool, and returns its answer. Nobody else can be asked.
+    fn ask(&mut self, call: &ToolCall, can_allow: bool) -> Result<bool, Mishap> {
+        let Some(request) = self.client.as_mut().map(|client| client.next_request()) else {
+            return Ok(false);
+        };
+        self.perform(|voice, out| voice.ask(&request.to_string(), call, can_allow, out));
+        let reply = self.wait_for_reply(&request)?;
+        Ok(self.voice.is_allowed(&reply))
+    }
+
+    fn request(&mut self, method: &str) -> Result<(), Mishap> {
+        let Some(request) = self.client.as_mut().map(|client| client.next_request()) else { return Ok(()) };
+        self.open();
+        self.out.push_str(&self.voice.request(&request.to_string(), method));
+        self.out.push('\n');
+        let reply = self.wait_for_reply(&request)?;
+        let answer = if reply["error"].is_null() { &reply["result"] } else { &reply["error"]["message"] };
+        self.say(format!("{method}: {answer}"));
+        Ok(())
+    }
+
+    fn wait_for_reply(&mut self, request: &Value) -> Result<Value, Mishap> {
+        self.flush()?;
+        match &mut self.client {
+            Some(client) => client.wait_for_reply(request),
+            None => Ok(Value::Null),
+        }
     }
 
     fn retry_notice(&mut self, status: Option<u16>) -> Result<(), Mishap> {

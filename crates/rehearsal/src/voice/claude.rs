@@ -1,5 +1,7 @@
 //! `claude -p --output-format stream-json --verbose`.
 
+use serde_json::Value;
+
 use super::{
     ScriptedFailure, ScriptedFailureKind, TaskChange, ToolCall, VendorExit, Voice, VoiceSession, line,
 };
@@ -245,6 +247,26 @@ impl Voice for ClaudeVoice {
     fn tool(&mut self, call: &ToolCall, out: &mut String) {
         let id = self.tool_use(&call.name, &call.input.as_object(), out);
         self.tool_result(&id, &call.result, call.failed, out);
+    }
+
+    fn ask(&mut self, request: &str, call: &ToolCall, _can_allow: bool, out: &mut String) {
+        let asked = Object::new()
+            .string("subtype", "can_use_tool")
+            .string("tool_name", &call.name)
+            .json("input", call.input.as_object())
+            .done();
+        let event = Object::new().string("type", "control_request").json("request_id", request);
+        line(out, &event.json("request", asked).done());
+    }
+
+    fn request(&self, id: &str, method: &str) -> String {
+        let request = Object::new().string("subtype", method).done();
+        let event = Object::new().string("type", "control_request").json("request_id", id);
+        event.json("request", request).done()
+    }
+
+    fn is_allowed(&self, reply: &Value) -> bool {
+        reply["response"]["response"]["behavior"] == "allow"
     }
 
     fn deny(&mut self, tool: &str, out: &mut String) {

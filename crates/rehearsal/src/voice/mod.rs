@@ -2,13 +2,19 @@
 //!
 //! A voice converts actions to lines and exit codes. It writes nothing and decides nothing: `stage` owns the order.
 
+mod acp;
+mod app_server;
 mod claude;
 mod codex;
 mod gemini;
 mod plain;
 mod session;
 
-pub(crate) use session::{SessionOpening, VoiceSession};
+use serde_json::Value;
+
+pub(crate) use session::{SessionOpening, VoiceSession, new_session_id};
+
+use crate::json::Object;
 
 /// The vendor whose format is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,17 +23,20 @@ pub(crate) enum VoiceVendor {
     Claude,
     Codex,
     Gemini,
+    /// Any agent that speaks the Agent Client Protocol.
+    Acp,
     Plain,
 }
 
 impl VoiceVendor {
-    pub(crate) const ALL: [Self; 4] = [Self::Claude, Self::Codex, Self::Gemini, Self::Plain];
+    pub(crate) const ALL: [Self; 5] = [Self::Claude, Self::Codex, Self::Gemini, Self::Acp, Self::Plain];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Claude => "claude",
             Self::Codex => "codex",
             Self::Gemini => "gemini",
+            Self::Acp => "acp",
             Self::Plain => "plain",
         }
     }
@@ -41,12 +50,23 @@ impl VoiceVendor {
         self != Self::Codex
     }
 
+    /// Returns the voice for one prompt on stdin.
     pub(crate) fn voice(self, session: VoiceSession) -> Box<dyn Voice> {
         match self {
+            Self::Acp => self.live_voice(session, "null".to_owned()),
             Self::Claude => Box::new(claude::ClaudeVoice::new(session)),
             Self::Codex => Box::new(codex::CodexVoice::new(session)),
             Self::Gemini => Box::new(gemini::GeminiVoice::new(session)),
             Self::Plain => Box::new(plain::PlainVoice::new(session)),
+        }
+    }
+
+    /// Returns the voice for a prompt of a live client, with the id of its request.
+    pub(crate) fn live_voice(self, session: VoiceSession, prompt: String) -> Box<dyn Voice> {
+        match self {
+            Self::Acp => Box::new(acp::AcpVoice::new(session, prompt)),
+            Self::Codex => Box::new(app_server::AppServerVoice::new(session)),
+            vendor => vendor.voice(session),
         }
     }
 }
@@ -63,6 +83,17 @@ pub(crate) trait Voice {
     fn tool(&mut self, call: &ToolCall, out: &mut String);
     /// Prints a denied tool call.
     fn deny(&mut self, tool: &str, out: &mut String);
+    /// Prints a request for the permission to use a tool. Only live protocols have it. Without `can_allow` the client can only refuse, where
+    /// the protocol has a list of options.
+    fn ask(&mut self, _request: &str, _call: &ToolCall, _can_allow: bool, _out: &mut String) {}
+    /// Returns another request to the client.
+    fn request(&self, id: &str, method: &str) -> String {
+        request(true, id, method, "{}")
+    }
+    /// Returns whether a reply to [`Voice::ask`] allows the tool.
+    fn is_allowed(&self, _reply: &Value) -> bool {
+        false
+    }
     /// Starts a text that is streamed in deltas.
     fn begin_pieces(&mut self, _out: &mut String) {}
     /// Prints a delta.
@@ -141,7 +172,7 @@ impl ToolInput {
     fn as_object(&self) -> String {
         match self {
             Self::Json(object) => object.clone(),
-            Self::Command(command) => crate::json::Object::new().string("command", command).done(),
+            Self::Command(command) => Object::new().string("command", command).done(),
         }
     }
 }
@@ -202,6 +233,12 @@ impl ScriptedFailureKind {
     pub(crate) fn comes_before_opening(self) -> bool {
         self == Self::SessionNotFound
     }
+}
+
+/// Returns a JSON-RPC request.
+fn request(has_version: bool, id: &str, method: &str, params: &str) -> String {
+    let request = if has_version { Object::new().string("jsonrpc", "2.0") } else { Object::new() };
+    request.json("id", id).string("method", method).json("params", params).done()
 }
 
 fn line(out: &mut String, event: &str) {

@@ -96,6 +96,11 @@ impl VoiceSession {
     }
 }
 
+/// Returns the id of a new session.
+pub(crate) fn new_session_id() -> String {
+    uuid(random())
+}
+
 fn random() -> u128 {
     let mut bytes = [0; 16];
     if rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()) == Ok(bytes.len()) {
