@@ -128,12 +128,12 @@ impl Scene {
         let home = self.work.join("home");
         let ground = PolicyContext {
             workspaces: vec![home.join("shop")],
-            state: Some(AgentState {
+            states: vec![AgentState {
                 directory: home.join(".agent"),
                 variable: None,
                 kept: vec![KeptPath::Directory("sessions".into())],
                 discarded: Vec::new(),
-            }),
+            }],
             own: vec![self.work.join("state")],
             proofs: Some(self.work.join("state/proofs")),
             home: Some(home),

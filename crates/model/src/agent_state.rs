@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The state directory of a sandboxed agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +70,20 @@ impl AgentState {
             _ => name == pattern,
         })
     }
+}
+
+/// Reads a list of states, or the single state of earlier records.
+pub(crate) fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<AgentState>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Stored {
+        More(Vec<AgentState>),
+        One(AgentState),
+    }
+    Ok(match Stored::deserialize(deserializer)? {
+        Stored::More(states) => states,
+        Stored::One(state) => vec![state],
+    })
 }
 
 #[cfg(test)]

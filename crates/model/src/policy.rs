@@ -67,9 +67,14 @@ pub struct Confinement {
     /// Private caches for package managers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caches: Option<Caches>,
-    /// The agent's state directory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<AgentState>,
+    /// The agent's state directories.
+    #[serde(
+        default,
+        alias = "state",
+        deserialize_with = "crate::agent_state::one_or_more",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub states: Vec<AgentState>,
     /// The exposed parts of the home directory. `None` if the home directory is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<HomeView>,
@@ -419,8 +424,8 @@ impl Bounds {
 pub struct PolicyContext {
     /// The workspaces of the call.
     pub workspaces: Vec<PathBuf>,
-    /// The agent's state directory.
-    pub state: Option<AgentState>,
+    /// The agent's state directories.
+    pub states: Vec<AgentState>,
     /// The state directories of other agents, with their logins.
     pub foreign_state: Vec<PathBuf>,
     /// The user's home directory.
@@ -515,7 +520,7 @@ impl CallPolicy {
             proofs: context.proofs.clone(),
             env_if_held: context.env_if_held.clone(),
             caches: context.caches.clone(),
-            state: context.state.clone(),
+            states: context.states.clone(),
             home: context.home.clone().map(|directory| HomeView {
                 directory,
                 exposed: context.exposed.clone(),
@@ -528,7 +533,8 @@ impl CallPolicy {
 
     fn hidden(&self, context: &PolicyContext) -> Vec<PathBuf> {
         let secrets = context.home.iter().flat_map(|home| SECRETS.iter().map(|name| home.join(name)));
-        let is_its_own = |path: &PathBuf| context.state.iter().any(|state| state.directory.starts_with(path));
+        let is_its_own =
+            |path: &PathBuf| context.states.iter().any(|state| state.directory.starts_with(path));
         let foreign = context.foreign_state.iter().filter(|path| !is_its_own(path)).cloned();
         secrets.chain(foreign).chain(context.own.iter().cloned()).chain(self.hide.iter().cloned()).collect()
     }

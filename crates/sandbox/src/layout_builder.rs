@@ -41,7 +41,7 @@ pub(crate) struct LayoutInputs<'a> {
     /// The user's `XDG_CONFIG_HOME`.
     pub xdg_config: Option<&'a Path>,
     /// The agent's own state.
-    pub state: Option<&'a StateView>,
+    pub states: &'a [StateView],
     /// The home directory without the parts that are not exposed.
     pub absent: Option<&'a AbsentHome>,
     /// The missing paths of other active runs.
@@ -63,7 +63,7 @@ pub(crate) struct HiddenPath {
 
 /// Builds the view.
 pub(crate) fn build_layout(confinement: &Confinement, inputs: LayoutInputs<'_>) -> io::Result<Layout> {
-    let LayoutInputs { needed, home, state, absent, others, tier, repositories, copies, .. } = inputs;
+    let LayoutInputs { needed, home, states, absent, others, tier, repositories, copies, .. } = inputs;
     let mounts = MountTable::read();
     let mut layout = Layout { untrusted: UntrustedPaths::find(others, &mounts), ..Layout::default() };
     let mut hidden = inputs.hidden.to_vec();
@@ -75,7 +75,7 @@ pub(crate) fn build_layout(confinement: &Confinement, inputs: LayoutInputs<'_>) 
     if let Some(absent) = absent {
         layout.mount_home(absent);
     }
-    if let Some(state) = state {
+    for state in states {
         layout.mounts.extend(state.mounts.iter().cloned());
         layout.unprotected.extend(state.unprotected.iter().cloned());
     }

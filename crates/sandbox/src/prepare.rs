@@ -139,14 +139,14 @@ pub fn prepare(
     }
     let home = command.env.get("HOME").map(Path::new);
     let own_programs = own_programs(command.executable);
-    let state = build_state(command, verified.tier, &hidden)?;
+    let states = build_states(command, verified.tier, &hidden)?;
     let inputs = LayoutInputs {
         hidden: &hidden,
         needed: &needed,
         own_programs: &own_programs,
         home,
         xdg_config: command.env.get("XDG_CONFIG_HOME").map(Path::new).filter(|path| path.is_absolute()),
-        state: state.as_ref(),
+        states: &states,
         absent: absent.as_ref(),
         others: command.others.unwrap_or_default(),
         tier: verified.tier,
@@ -182,7 +182,7 @@ pub fn prepare(
         let linked = link_home(command, absent, &mut spec.env).map_err(SandboxRejection::Files)?;
         spec.rules.read.extend(linked);
     }
-    if let (Some(view), Some(state)) = (&state, &confinement.state) {
+    for (view, state) in states.iter().zip(&confinement.states) {
         allow_state(view, state, verified.tier, &mut spec);
         let kept =
             layout.quarantine.watch_kept_state(&view.kept, &view.private, command.others.unwrap_or_default());
@@ -305,17 +305,19 @@ fn real_paths(hidden: &[HiddenPath]) -> Vec<PathBuf> {
     hidden.iter().map(|hidden| hidden.real.path.clone()).collect()
 }
 
-/// Builds the view of the agent's own state in the temporary directory of the run.
-fn build_state(
+/// Builds the views of the agent's own state in the temporary directory of the run.
+fn build_states(
     command: &SandboxedCommand<'_>,
     tier: Tier,
     hidden: &[HiddenPath],
-) -> Result<Option<StateView>, SandboxRejection> {
-    let Some(state) = &command.confinement.state else { return Ok(None) };
+) -> Result<Vec<StateView>, SandboxRejection> {
     let no_directory =
         || SandboxRejection::Files(io::Error::other("the run has no directory for temporary files"));
-    let directory = command.temporary.ok_or_else(no_directory)?;
-    StateView::build(state, directory, &real_paths(hidden), tier).map(Some).map_err(SandboxRejection::Files)
+    let build = |(number, state): (usize, &AgentState)| {
+        let directory = command.temporary.ok_or_else(no_directory)?.join(format!("agent-{number}"));
+        StateView::build(state, &directory, &real_paths(hidden), tier).map_err(SandboxRejection::Files)
+    };
+    command.confinement.states.iter().enumerate().map(build).collect()
 }
 
 /// Allows access to the paths of a view. Without namespaces, the agent's variable is changed to the view.

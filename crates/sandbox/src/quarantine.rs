@@ -97,7 +97,11 @@ impl Quarantine {
             let sharing = others.iter().filter_map(|other| other.kept_state.as_ref());
             let sharing = sharing.filter(|(kept, _)| kept.iter().any(|kept| shares(kept)));
             let started = sharing.map(|(_, started)| *started).chain([change_time(&fs::metadata(new)?)]);
-            self.kept_state = started.min().map(|started| (directories.to_vec(), started));
+            // An agent can have several state directories.
+            let earlier = self.kept_state.take();
+            let started = started.chain(earlier.iter().map(|(_, started)| *started)).min();
+            let kept = earlier.into_iter().flat_map(|(kept, _)| kept).chain(directories.iter().cloned());
+            self.kept_state = started.map(|started| (kept.collect(), started));
             // A repository there runs its commands as soon as the user's git looks at the directory.
             if self.repositories.is_empty() {
                 self.repositories = RepositoryWatch::new(Vec::new());

@@ -50,18 +50,13 @@ struct KeptEntry {
 }
 
 impl StateView {
-    /// Builds the view in a directory of the run, replacing an earlier one. Links into `hidden` paths are omitted.
-    pub fn build(
-        state: &AgentState,
-        run_directory: &Path,
-        hidden: &[PathBuf],
-        tier: Tier,
-    ) -> io::Result<Self> {
+    /// Builds the view in a directory of its own, replacing an earlier one. Links into `hidden` paths are omitted.
+    pub fn build(state: &AgentState, directory: &Path, hidden: &[PathBuf], tier: Tier) -> io::Result<Self> {
         create_directory(&state.directory)?;
         let real = real_path(&state.directory)?;
         let name = state.directory.file_name().unwrap_or_default();
-        // Its parent directory contains nothing else, since the agent's variable may point to the parent.
-        let private = run_directory.join("agent").join(name);
+        // That directory contains nothing else, since the agent's variable may point to the parent of its state.
+        let private = directory.join(name);
         remove_if_present(&private)?;
         create_directory(&private)?;
         let private = real_path(&private)?;
@@ -70,6 +65,9 @@ impl StateView {
             view.mounts.push((real.clone(), Mount::WriteFrom(view.private.clone())));
         }
         let kept = find_kept(state, &real)?;
+        if kept.iter().any(|kept| kept.path.as_os_str().is_empty()) {
+            return Ok(view.with_everything(real, tier));
+        }
         for entry in fs::read_dir(&real)? {
             let name = entry?.file_name();
             let is_kept = kept.iter().any(|kept| kept.path.starts_with(&name));
@@ -84,6 +82,16 @@ impl StateView {
             view.make_read_only(name, tier)?;
         }
         Ok(view)
+    }
+
+    /// Keeps the whole directory.
+    fn with_everything(mut self, real: PathBuf, tier: Tier) -> Self {
+        self.mounts.clear();
+        if tier == Tier::Namespaces {
+            self.mounts.push((real.clone(), Mount::WriteFrom(real.clone())));
+        }
+        self.kept.push(real);
+        self
     }
 
     /// Makes a copied file read-only, creating an empty one if it is missing, so that a write fails and is reported.
@@ -345,6 +353,21 @@ mod tests {
         for name in ["index.sqlite", "keys", "tmp/other"] {
             assert!(mount(name).is_none() && !view.private.join(name).exists(), "{name}: {view:?}");
         }
+    }
+
+    #[test]
+    fn whole_directory_can_be_kept() {
+        let harness = Harness::new();
+        let state = AgentState {
+            directory: harness.path("state"),
+            variable: None,
+            kept: vec![KeptPath::Directory(PathBuf::new())],
+            discarded: Vec::new(),
+        };
+        let view = StateView::build(&state, &harness.path("run"), &[], Tier::Namespaces).unwrap();
+        let real = harness.path("state");
+        assert_eq!(view.mounts, [(real.clone(), Mount::WriteFrom(real.clone()))]);
+        assert_eq!(view.kept, [real]);
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let around = checkout.clone().map(|checkout| &checkout.source.checkout);
     let around = around.filter(|directory| !workspaces.contains(directory));
     let context = PolicyContext {
-        state: agent_state,
+        states: agent_state.into_iter().collect(),
         foreign_state: foreign.collect(),
         own: host.state.clone(),
         guarded: host.guarded.clone(),
@@ -215,7 +215,7 @@ fn untrusted_paths(draft: &Draft<'_>, context: &PolicyContext) -> Vec<PathBuf> {
         .iter()
         .chain(above)
         .flat_map(|directory| [".gemini", ".env"].map(|name| directory.join(name)));
-    names.filter(|path| !context.state.iter().any(|state| state.directory.starts_with(path))).collect()
+    names.filter(|path| !context.states.iter().any(|state| state.directory.starts_with(path))).collect()
 }
 
 /// Returns the network of the policy. The agent's own hosts are added to listed hosts. An agent cannot work without network, even

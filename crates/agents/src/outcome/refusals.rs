@@ -162,7 +162,7 @@ fn is_refused_by(confined: &Confined, refused: &RefusedPath) -> bool {
 fn is_absent(confined: &Confined, path: &Path) -> bool {
     let Some(home) = &confined.policy.home else { return false };
     let roots = confined.policy.roots.iter().map(|root| &root.path);
-    let state = confined.policy.state.iter().map(|state| &state.directory);
+    let state = confined.policy.states.iter().map(|state| &state.directory);
     let mut seen = roots.chain(&confined.exposed).chain(state);
     path.starts_with(&home.directory)
         && !seen.any(|seen| path.starts_with(seen))

@@ -7,12 +7,12 @@ use super::*;
 fn context() -> PolicyContext {
     PolicyContext {
         workspaces: vec!["/home/ana/shop".into()],
-        state: Some(AgentState {
+        states: vec![AgentState {
             directory: "/home/ana/.claude".into(),
             variable: None,
             kept: Vec::new(),
             discarded: Vec::new(),
-        }),
+        }],
         foreign_state: vec!["/home/ana/.claude".into(), "/home/ana/.codex".into()],
         home: Some("/home/ana".into()),
         own: vec!["/home/ana/.local/state/switchboard".into()],
@@ -171,4 +171,13 @@ fn workspace_around_own_state_is_rejected() {
         }
         confine("/srv/switchboard/other").unwrap();
     }
+}
+
+#[test]
+fn record_with_one_state_is_read() {
+    let Policy::Confined(confinement) = CallPolicy::default().confine(&context()).unwrap() else { panic!() };
+    let mut json = serde_json::to_value(&confinement).unwrap();
+    let states = json.as_object_mut().unwrap().remove("states").unwrap();
+    json["state"] = states[0].clone();
+    assert_eq!(serde_json::from_value::<Box<Confinement>>(json).unwrap(), confinement);
 }

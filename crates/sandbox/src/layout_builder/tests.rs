@@ -26,7 +26,7 @@ fn confinement(root: &Path) -> Confinement {
         proofs: None,
         env_if_held: std::collections::BTreeMap::new(),
         caches: None,
-        state: None,
+        states: Vec::new(),
         home: None,
         checkout: None,
     }
@@ -42,7 +42,7 @@ const INPUTS: LayoutInputs<'static> = LayoutInputs {
     hidden: &[],
     needed: &[],
     home: None,
-    state: None,
+    states: &[],
     absent: None,
     others: &[],
     tier: Tier::Namespaces,

@@ -115,12 +115,12 @@ impl ProbeTargets {
             programs: Vec::new(),
             copies: Vec::new(),
         });
-        probed.state = Some(AgentState {
+        probed.states = vec![AgentState {
             directory: self.directory.join("state"),
             variable: None,
             kept: vec![KeptPath::Directory(STATE_KEPT.into())],
             discarded: Vec::new(),
-        });
+        }];
         probed.roots.extend([
             PolicyRoot::read_only(self.directory.join("outside")),
             PolicyRoot::writable(self.workspace()),

@@ -87,12 +87,12 @@ impl Harness {
     pub fn confinement(&self, policy: impl Into<CallPolicy>) -> Confinement {
         let ground = PolicyContext {
             workspaces: vec![self.workspace()],
-            state: Some(AgentState {
+            states: vec![AgentState {
                 directory: self.path("home/.agent"),
                 variable: Some("AGENT_HOME".to_owned()),
                 kept: vec![KeptPath::Directory("sessions".into()), KeptPath::File("login".into())],
                 discarded: vec!["snapshots".to_owned()],
-            }),
+            }],
             home: Some(self.path("home")),
             own: vec![self.path("state")],
             visible: vec![self.spool().join("private")],

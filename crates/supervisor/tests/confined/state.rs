@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use model::{CallPolicy, Confinement, KeptPath, Policy, Preset, Requirement, RunPlan};
+use model::{AgentState, CallPolicy, Confinement, KeptPath, Policy, Preset, Requirement, RunPlan};
 
 use crate::harness::{Harness, confined};
 
@@ -12,6 +12,7 @@ testkit::tests! {
     only_listed_state_paths_survive_run_without_namespaces,
     program_in_the_state_directory_stays_as_it_is,
     instructions_of_the_user_are_read_only,
+    state_directories_of_one_name_are_separate,
     directory_of_a_session_without_tasks_is_removed,
     login_that_is_replaced_by_rename_is_kept_in_place,
     link_in_a_kept_directory_is_quarantined,
@@ -82,13 +83,40 @@ fn instructions_of_the_user_are_read_only() {
     });
 }
 
+/// Agents that follow the XDG conventions have several directories of the same name.
+fn state_directories_of_one_name_are_separate() {
+    for namespaces in [true, false] {
+        Harness::run_test(async |harness: &Harness| {
+            prepare(harness);
+            let other = harness.path("home/share/.agent");
+            fs::create_dir_all(other.join("sessions")).unwrap();
+            fs::write(other.join("settings"), "the other's").unwrap();
+            let script = "cat $AGENT_HOME/settings $OTHER/settings; echo x > $OTHER/settings; echo $OTHER > $OTHER/sessions/new";
+            let mut plan = plan(harness, script, Preset::Workspace, namespaces);
+            let Policy::Confined(confinement) = &mut plan.policy else { panic!("not confined") };
+            let second = AgentState {
+                directory: other.clone(),
+                variable: Some("OTHER".to_owned()),
+                kept: vec![KeptPath::Directory("sessions".into())],
+                ..confinement.states[0].clone()
+            };
+            confinement.states.push(second);
+            plan.env.insert("OTHER".to_owned(), other.display().to_string());
+            harness.run(&plan).await;
+            assert_eq!(harness.output(), "as it wasthe other's", "{}", harness.error());
+            assert_eq!(fs::read_to_string(other.join("settings")).unwrap(), "the other's");
+            assert!(fs::read_to_string(other.join("sessions/new")).unwrap().ends_with(".agent\n"));
+        });
+    }
+}
+
 fn directory_of_a_session_without_tasks_is_removed() {
     for (script, is_kept) in [("true", false), ("echo x > $AGENT_HOME/tasks/1/task", true)] {
         Harness::run_test(async |harness: &Harness| {
             prepare(harness);
             let mut plan = plan(harness, script, Preset::Workspace, true);
             let Policy::Confined(confinement) = &mut plan.policy else { panic!("not confined") };
-            confinement.state.as_mut().unwrap().kept.push(KeptPath::Directory("tasks/1".into()));
+            confinement.states[0].kept.push(KeptPath::Directory("tasks/1".into()));
             harness.run(&plan).await;
             let tasks = harness.path("home/.agent/tasks/1");
             assert_eq!(tasks.exists(), is_kept, "{}", harness.error());

@@ -84,7 +84,7 @@ fn agent_writes_only_workspace_and_own_state() {
         assert!(!policy.hidden.contains(&state.into()), "{agent}");
         assert!(plan.env[variable].starts_with("/home/ana"), "{agent}");
         assert_eq!(plan.env["TMPDIR"], "/tmp");
-        let kept = policy.state.as_ref().unwrap();
+        let kept = policy.states.first().unwrap();
         assert_eq!((kept.directory.as_path(), kept.variable.as_deref()), (state.as_ref(), Some(variable)));
     }
 }

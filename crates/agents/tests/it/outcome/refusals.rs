@@ -97,12 +97,12 @@ fn hidden_home_path_hints_at_expose_setting() {
     let SandboxReport::Confined(mut report) = confined() else { unreachable!() };
     report.refused_hosts.clear();
     report.exposed.push(at("shown"));
-    report.policy.state = Some(AgentState {
+    report.policy.states = vec![AgentState {
         directory: at(".claude"),
         variable: None,
         kept: Vec::new(),
         discarded: Vec::new(),
-    });
+    }];
     report.policy.home = Some(HomeView {
         directory: home.path().to_owned(),
         exposed: Vec::new(),
@@ -151,7 +151,7 @@ fn confined() -> SandboxReport {
             proofs: None,
             env_if_held: std::collections::BTreeMap::new(),
             caches: None,
-            state: None,
+            states: Vec::new(),
             home: None,
             checkout: None,
         },
