@@ -54,7 +54,7 @@ pub async fn measure(
     fs::create_dir_all(scene.work.join("home/shop"))?;
     let plan = RunPlan {
         args: vec!["--as".to_owned(), "plain".to_owned()],
-        stdin: b"Say hello.\n@rehearse answer Hello.\n".to_vec(),
+        input: b"Say hello.\n@rehearse answer Hello.\n".to_vec(),
         ..RunPlan::new(&executables.rehearsal, scene.work.join("home/shop"))
     };
     let wrapped = scene.confinement(true)?;

@@ -18,11 +18,12 @@ use crate::spread::Spread;
 use super::SupervisingScale;
 use super::scene::{Scene, check_report};
 
-const CAT: &str = "/bin/cat";
+pub const CAT: &str = "/bin/cat";
 const DD: &str = "/bin/dd";
 
 /// The copied file.
-struct Original {
+#[derive(Debug)]
+pub struct Original {
     file: PathBuf,
     megabytes: u32,
 }
@@ -74,7 +75,8 @@ pub async fn measure(
 }
 
 impl Original {
-    fn prepare(work: &Path, megabytes: u32) -> Result<Self, Failure> {
+    /// Writes the file and waits until it is on the disk.
+    pub fn prepare(work: &Path, megabytes: u32) -> Result<Self, Failure> {
         let file = work.join("original");
         let mut writer = File::create_new(&file)?;
         let block: Vec<u8> = (0..=u8::MAX).cycle().take(1_000_000).collect();
@@ -86,11 +88,18 @@ impl Original {
         Ok(Self { file, megabytes })
     }
 
-    fn bytes(&self) -> u64 {
+    /// Returns its path.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Returns its length.
+    pub fn bytes(&self) -> u64 {
         u64::from(self.megabytes) * 1_000_000
     }
 
-    fn speed(&self, cost: Cost) -> f64 {
+    /// Returns the throughput of a copy, in millions of bytes in a second.
+    pub fn speed(&self, cost: Cost) -> f64 {
         f64::from(self.megabytes) / cost.wall.as_secs_f64()
     }
 

@@ -15,7 +15,8 @@ use crate::spread::Spread;
 use super::SupervisingScale;
 use super::scene::{Scene, check_report};
 
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// The interval at which the memory is read.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The sampling points, in percent of the bytes.
 const MILESTONES: [u64; 3] = [10, 50, 90];
 /// A look that comes later than this many per cent after its milestone belongs to no milestone.
@@ -23,7 +24,7 @@ const TOO_LATE: u64 = 10;
 
 /// The memory of one supervisor on its way, in megabytes.
 #[derive(Debug, Default)]
-struct Footprint {
+pub struct Footprint {
     peak: Option<f64>,
     at: [Option<f64>; MILESTONES.len()],
 }
@@ -39,14 +40,20 @@ pub async fn measure(
         interruption.check()?;
         rounds.push(flood(scene, scale.megabytes).await?);
     }
+    let name = format!("memory of the supervisor, copying {} MB", scale.megabytes);
+    Ok(footprint_rows(&name, &rounds).into())
+}
+
+/// Returns the rows for the peak, and for the growth on the way.
+pub fn footprint_rows(name: &str, rounds: &[Footprint]) -> [Row; 3] {
     let peak = Row {
-        what: format!("memory of the supervisor, copying {} MB: peak", scale.megabytes),
+        what: format!("{name}: peak"),
         unit: Unit::Megabytes,
         baseline: None,
         ours: Spread::of(rounds.iter().filter_map(|round| round.peak)),
         target: Some(Target::Below(6.0)),
     };
-    Ok(vec![peak, growth(&rounds, 1, None), growth(&rounds, 2, Some(Target::RatioBelow(1.05)))])
+    [peak, growth(rounds, 1, None), growth(rounds, 2, Some(Target::RatioBelow(1.05)))]
 }
 
 /// The memory at a milestone against that at the first.
@@ -66,7 +73,7 @@ async fn flood(scene: &Scene, megabytes: u32) -> Result<Footprint, Failure> {
     let directory = scene.fresh_directory()?;
     let bytes = u64::from(megabytes) * 1_000_000;
     let plan = RunPlan {
-        stdin: format!("@rehearse flood stdout {megabytes}MB\n").into_bytes(),
+        input: format!("@rehearse flood stdout {megabytes}MB\n").into_bytes(),
         limits: Limits { output_bytes: Some(2 * bytes), ..Limits::default() },
         ..scene.plan().clone()
     };
@@ -78,7 +85,7 @@ async fn flood(scene: &Scene, megabytes: u32) -> Result<Footprint, Failure> {
         tokio::select! {
             biased;
             report = run.wait() => break report?,
-            () = sleep(LOOK_AGAIN) => footprint.look(pid, fs::metadata(&output)?.len() * 100 / bytes),
+            () = sleep(POLL_INTERVAL) => footprint.look(pid, fs::metadata(&output)?.len() * 100 / bytes),
         }
     };
     check_report(&report)?;
@@ -90,7 +97,8 @@ async fn flood(scene: &Scene, megabytes: u32) -> Result<Footprint, Failure> {
 }
 
 impl Footprint {
-    fn look(&mut self, pid: i32, percent: u64) {
+    /// Reads the memory of a supervisor that has copied some percent of the bytes.
+    pub fn look(&mut self, pid: i32, percent: u64) {
         // The pid is the supervisor's until this process reaps it. A zombie has no memory.
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return };
         self.peak = megabytes(&status, "VmHWM:").or(self.peak);

@@ -1,6 +1,7 @@
 //! The cost of the supervisor, compared with the same agent without one.
 
 mod alone;
+mod conversing;
 mod copying;
 mod crowd;
 mod memory;
@@ -44,6 +45,7 @@ impl SupervisingScale {
         format!(
             "- rounds: {rounds}, in each of which the baseline and ours alternate; median (min–max)\n\
              - a round: {runs} runs one after the other; {crowd} runs at once, {crowds}×; {megabytes} MB copied\n\
+             - an open input: {megabytes} MB appended in steps of 1 MiB, until `cat` has returned them all\n\
              - the agent: `rehearsal --as plain`, answering a short prompt\n\
              - plain spawn: `Command::spawn` with the prompt as a file, stdout read to its end, then awaited\n\
              - ours: a run started in a new spool, awaited, its output read from the spool\n\
@@ -63,6 +65,8 @@ pub enum SupervisingFigure {
     Memory,
     /// The throughput of copying
     Copying,
+    /// Memory and throughput with an open input
+    Conversing,
 }
 
 /// Takes all figures, or only one.
@@ -85,6 +89,7 @@ pub async fn measure(
             SupervisingFigure::Crowd => crowd::measure(&scene, scale, &mut interruption).await?,
             SupervisingFigure::Memory => memory::measure(&scene, scale, &mut interruption).await?,
             SupervisingFigure::Copying => copying::measure(&scene, scale, &mut interruption).await?,
+            SupervisingFigure::Conversing => conversing::measure(&scene, scale, &mut interruption).await?,
         });
     }
     Ok(rows)

@@ -34,7 +34,7 @@ impl Scene {
         fs::write(&prompt, PROMPT)?;
         let plan = RunPlan {
             args: vec!["--as".to_owned(), "plain".to_owned()],
-            stdin: PROMPT.to_vec(),
+            input: PROMPT.to_vec(),
             ..RunPlan::new(&executables.rehearsal, &work)
         };
         Ok(Self {

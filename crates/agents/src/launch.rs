@@ -99,7 +99,7 @@ impl Launch {
         // The agent's other files can contain secrets.
         plan.private_files.retain(|name, _| name == GIT_CONFIG);
         let args = vec!["-c".to_owned(), format!("exec 2>&1\n{command}")];
-        RunPlan { program: SHELL.into(), args, stdin: Vec::new(), limits, ..plan }
+        RunPlan { program: SHELL.into(), args, input: Vec::new(), limits, ..plan }
     }
 }
 
@@ -185,7 +185,7 @@ impl<'a> Draft<'a> {
     fn new(spec: &'a CallSpec, setup: &'a LaunchSetup, model: Option<String>) -> Self {
         let plan = RunPlan {
             env: setup.base_environment(spec.agent),
-            stdin: spec.prompt.clone().into_bytes(),
+            input: spec.prompt.clone().into_bytes(),
             limits: spec.limits.clone(),
             ..RunPlan::new(&setup.program, &spec.cwd)
         };
@@ -267,8 +267,8 @@ impl<'a> Draft<'a> {
 
     /// Prevents a CLI from running the prompt as a slash command. CLIs check only the first byte.
     fn escape_slash(&mut self) {
-        if self.plan.stdin.first() == Some(&b'/') {
-            self.plan.stdin.insert(0, b'\n');
+        if self.plan.input.first() == Some(&b'/') {
+            self.plan.input.insert(0, b'\n');
         }
     }
 }

@@ -54,7 +54,7 @@ pub use outcome::{
     BackgroundStatus, BackgroundTask, Failure, FailureKind, MAX_COST_USD, MAX_TOKENS, Outcome,
     PermissionDenial, RefusedAction, RefusedKind, SessionMismatch, Totals, Usage, Verdict,
 };
-pub use plan::{PlanError, RunLifetime, RunPlan, StatusDurability};
+pub use plan::{InputMode, PlanError, RunLifetime, RunPlan, StatusDurability};
 pub use policy::{
     Bounds, CallPolicy, CheckoutSource, Confinement, Network, OnCreate, PRIVATE_DIRECTORIES, Policy,
     PolicyContext, PolicyError, PolicyRoot, Preset, Protected, Requirement, RootAccess, is_in_products,

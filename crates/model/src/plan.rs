@@ -19,9 +19,15 @@ pub struct RunPlan {
     pub env: BTreeMap<String, String>,
     /// The working directory, as an absolute path.
     pub cwd: PathBuf,
-    /// The bytes on stdin. Stored in a separate file, because a prompt may have 10 MB.
+    /// The first bytes on stdin. Stored in a separate file, because a prompt may have 10 MB.
     #[serde(skip)]
-    pub stdin: Vec<u8>,
+    pub input: Vec<u8>,
+    /// Whether more bytes follow during the run.
+    #[serde(default)]
+    pub input_mode: InputMode,
+    /// The starter's own notes on how to talk to the program, kept in the spool for every later reader. Empty: no file.
+    #[serde(skip)]
+    pub driver: Vec<u8>,
     /// Private files of the run (an MCP configuration with secrets, a schema), by plain name. They exist in the spool's `private`
     /// directory, with mode 0600, from before the start until the run has exited.
     #[serde(skip)]
@@ -36,6 +42,17 @@ pub struct RunPlan {
     /// The lifetime of the run relative to its starter.
     #[serde(default, rename = "lasts")]
     pub lifetime: RunLifetime,
+}
+
+/// The input of a program over the time of its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputMode {
+    /// The program reads the bytes of the plan, then the end of its stdin.
+    #[default]
+    Complete,
+    /// The input file grows during the run, and stdin stays open until the input is closed.
+    Open,
 }
 
 /// The lifetime of a run relative to the process that started it.
@@ -72,7 +89,9 @@ impl RunPlan {
             args: Vec::new(),
             env: BTreeMap::new(),
             cwd: cwd.into(),
-            stdin: Vec::new(),
+            input: Vec::new(),
+            input_mode: InputMode::Complete,
+            driver: Vec::new(),
             private_files: BTreeMap::new(),
             limits: Limits::default(),
             policy: Policy::default(),
@@ -193,11 +212,18 @@ mod tests {
     }
 
     #[test]
-    fn plan_round_trips_without_stdin() {
-        let plan = RunPlan { args: vec!["-p".into()], stdin: b"hello".to_vec(), ..plan() };
+    fn input_is_complete_by_default() {
+        let mut json = serde_json::to_value(plan()).unwrap();
+        json.as_object_mut().unwrap().remove("input_mode");
+        assert_eq!(serde_json::from_value::<RunPlan>(json).unwrap().input_mode, InputMode::Complete);
+    }
+
+    #[test]
+    fn plan_round_trips_without_its_input() {
+        let plan = RunPlan { args: vec!["-p".into()], input: b"hello".to_vec(), ..plan() };
         assert_eq!(plan.check(), Ok(()));
         let read: RunPlan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
-        assert_eq!(read, RunPlan { stdin: Vec::new(), ..plan });
+        assert_eq!(read, RunPlan { input: Vec::new(), ..plan });
     }
 
     #[test]

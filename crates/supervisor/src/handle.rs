@@ -375,6 +375,9 @@ pub enum WaitError {
     /// The supervisor's process cannot be watched.
     #[error("cannot watch the run")]
     Watch(#[source] io::Error),
+    /// A message to the agent cannot be appended to its input.
+    #[error("cannot write to the agent")]
+    Input(#[source] io::Error),
 }
 
 impl WaitError {
@@ -383,7 +386,7 @@ impl WaitError {
         match self {
             Self::Spool(error) => error.is_transient(),
             Self::Recover(error) => error.is_transient(),
-            Self::Watch(_) => true,
+            Self::Watch(_) | Self::Input(_) => true,
         }
     }
 
@@ -393,6 +396,7 @@ impl WaitError {
             Self::Spool(error) => error.hint(),
             Self::Recover(error) => error.hint(),
             Self::Watch(_) => "check that /proc is mounted and that files can still be opened",
+            Self::Input(_) => "check the free disk space and the permissions of the state directory",
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Launches the agent, inside its sandbox if the policy asks for one.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use model::{NotStarted, NotStartedReason, Policy, Quarantined, RunId, RunPlan, SandboxReport};
+use model::{InputMode, NotStarted, NotStartedReason, Policy, Quarantined, RunId, RunPlan, SandboxReport};
 
 use crate::active_runs::Publication;
 use crate::confine::{ReadySandbox, StartedSandbox, prepare_sandbox, wait_until_started};
+use crate::input_pump::InputPump;
 use crate::locked_spool::LockedSpool;
 use crate::not_started::{check_working_directory, spawn_failure};
 use crate::os::{Pipes, ProcessTree};
@@ -18,10 +20,12 @@ use crate::spooled_stream::SpooledStream;
 /// be gone when it is mounted.
 const MAX_ATTEMPTS: u32 = 10;
 
-/// A running agent and its two streams.
+/// A running agent and its streams.
 #[derive(Debug)]
 pub struct Launched {
     pub tree: ProcessTree,
+    /// The pump of its stdin, if its input is open.
+    pub input: Option<InputPump>,
     pub output: SpooledStream,
     pub error: SpooledStream,
     /// The enforcement of its policy.
@@ -41,8 +45,7 @@ pub struct StreamFiles {
     pub error: File,
 }
 
-/// Launches the agent. Its stdin is the file in the spool: the agent reads it at its own pace, and no prompt is too
-/// long for a pipe buffer. On failure, no process is left.
+/// Launches the agent. On failure, no process is left.
 pub fn launch(
     spool: &LockedSpool,
     directory: &Path,
@@ -60,6 +63,7 @@ pub fn launch(
             Ok(Started {
                 tree,
                 pipes,
+                input,
                 guard,
                 publication,
                 sandbox: StartedSandbox { mut sandbox, proxy },
@@ -72,7 +76,7 @@ pub fn launch(
                     SpooledStream::new(pipes.error, files.error),
                 ) {
                     (Ok(output), Ok(error)) => {
-                        Ok(Launched { tree, output, error, sandbox, guard, publication, proxy })
+                        Ok(Launched { tree, input, output, error, sandbox, guard, publication, proxy })
                     }
                     (Err(refusal), _) | (_, Err(refusal)) => {
                         tree.abandon();
@@ -90,6 +94,7 @@ pub fn launch(
 struct Started {
     tree: ProcessTree,
     pipes: Pipes,
+    input: Option<InputPump>,
     guard: Option<PathGuard>,
     publication: Option<Publication>,
     sandbox: StartedSandbox,
@@ -118,7 +123,7 @@ fn try_launch(
         }
         None => None,
     };
-    let stdin = spool.stdin().map_err(|error| spawn_failure(plan, &error))?;
+    let (stdin, input) = open_stdin(spool, plan.input_mode).map_err(|error| spawn_failure(plan, &error))?;
     let started =
         ProcessTree::spawn(plan, run_id, stdin.as_fd(), prepared.as_ref().map(|ready| &ready.prepared));
     let (mut tree, pipes) = started.map_err(|error| spawn_failure(plan, &error))?;
@@ -129,11 +134,20 @@ fn try_launch(
         }
     };
     match sandbox {
-        Ok(sandbox) => Ok(Started { tree, pipes, guard, publication, sandbox }),
+        Ok(sandbox) => Ok(Started { tree, pipes, input, guard, publication, sandbox }),
         Err(failure) => {
             tree.abandon();
             Err(FailedLaunch { can_retry: failure.reason == NotStartedReason::NotConfined, failure })
         }
+    }
+}
+
+/// Opens the agent's stdin. A complete input is the file itself: the agent reads it at its own pace, and no prompt is too
+/// long for a pipe buffer. An open one is pumped.
+fn open_stdin(spool: &LockedSpool, mode: InputMode) -> io::Result<(OwnedFd, Option<InputPump>)> {
+    match mode {
+        InputMode::Complete => Ok((spool.input()?.into(), None)),
+        InputMode::Open => InputPump::connect(spool).map(|(pump, stdin)| (stdin, Some(pump))),
     }
 }
 

@@ -13,7 +13,7 @@
 //! use model::RunPlan;
 //! use supervisor::{RunEvent, Supervisor};
 //!
-//! let plan = RunPlan { stdin: b"What is 2 + 2?".to_vec(), ..RunPlan::new("/usr/bin/cat", "/tmp") };
+//! let plan = RunPlan { input: b"What is 2 + 2?".to_vec(), ..RunPlan::new("/usr/bin/cat", "/tmp") };
 //! let run = Supervisor::beside_this_program()?.start("/var/tmp/my-spool".as_ref(), &plan).await?;
 //! let mut events = run.events(Default::default())?;
 //! while let Some(event) = events.next().await? {
@@ -51,6 +51,7 @@ mod error;
 mod events;
 mod fork_server;
 mod handle;
+mod input_pump;
 mod launch;
 mod locked_spool;
 mod log;
@@ -60,6 +61,8 @@ mod path_guard;
 mod program;
 mod readiness;
 mod recovery;
+mod run_command;
+mod run_input;
 mod self_test;
 mod setup;
 mod spool;
@@ -83,6 +86,7 @@ pub use handle::{AttachError, Run, StopReply, WaitError, attach};
 pub use os::{ProcessInfo, close_inherited_files};
 pub use program::{main, run_if_asked};
 pub use recovery::{RunRecoveryError, recover, stop_unreadable_run};
+pub use run_input::{InputLocked, RunInput};
 pub use sandbox::{CacheSweep, find_bubblewrap, sweep_caches};
 pub use self_test::{NoSandbox, ProvenSandbox};
 pub use spool::Spool;

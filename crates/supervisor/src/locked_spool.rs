@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use model::{RunId, RunLifetime, RunPlan, RunStatus, StatusDurability};
+use model::{InputMode, RunId, RunLifetime, RunPlan, RunStatus, StatusDurability};
 use regular_file::{create_private_directory, open_regular_at};
 use rustix::fs::{
     AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock, fstatvfs, mkdir,
@@ -26,8 +26,8 @@ use crate::error::SpoolError;
 use crate::manifest::RunManifest;
 use crate::os::this_process;
 use crate::spool_files::{
-    ERROR, OUTPUT, PLAN, PRIVATE, QUARANTINE, QUARANTINE_NEXT, STATUS, STATUS_FIRST, STATUS_NEXT, STDIN,
-    TEMPORARY, Versioned, open_directory, parse,
+    CONTROL, DRIVER, ERROR, INPUT, OUTPUT, PLAN, PRIVATE, QUARANTINE, QUARANTINE_NEXT, STATUS, STATUS_FIRST,
+    STATUS_NEXT, TEMPORARY, Versioned, open_directory, parse,
 };
 
 /// Space for a status that lists the paths of its policy twice, at their maximum length. Once freed, it leaves room for
@@ -102,7 +102,7 @@ impl LockedSpool {
 
     /// Returns whether the directory already contains a run, or the remains of one.
     pub fn has_run(&self) -> bool {
-        [STATUS, PLAN, STDIN, OUTPUT]
+        [STATUS, PLAN, INPUT, OUTPUT]
             .iter()
             .any(|name| statat(&self.directory, *name, AtFlags::empty()).is_ok())
     }
@@ -120,7 +120,13 @@ impl LockedSpool {
         for (name, bytes) in &plan.private_files {
             self.create(&format!("{PRIVATE}/{name}"))?.write_all(bytes)?;
         }
-        self.create(STDIN)?.write_all(&plan.stdin)?;
+        self.create(INPUT)?.write_all(&plan.input)?;
+        if plan.input_mode == InputMode::Open {
+            self.create(CONTROL)?;
+        }
+        if !plan.driver.is_empty() {
+            self.create(DRIVER)?.write_all(&plan.driver)?;
+        }
         // Created here rather than at the launch of the agent, where it would add to the startup latency.
         for name in [OUTPUT, ERROR] {
             self.create(name)?;
@@ -140,7 +146,7 @@ impl LockedSpool {
         self.remove(PLAN)?;
         self.remove_private_files()?;
         self.remove_quarantine_list()?;
-        self.remove(STDIN)?;
+        [INPUT, CONTROL, DRIVER].into_iter().try_for_each(|name| self.remove(name))?;
         if statat(&self.directory, STATUS, AtFlags::empty()).is_err() {
             [OUTPUT, ERROR, STATUS_NEXT].into_iter().try_for_each(|name| self.remove(name))?;
         }
@@ -157,9 +163,14 @@ impl LockedSpool {
         self.read_json(STATUS)
     }
 
-    /// Opens the prompt for reading.
-    pub fn stdin(&self) -> io::Result<File> {
-        self.open(STDIN, OFlags::RDONLY)
+    /// Opens the input for reading.
+    pub fn input(&self) -> io::Result<File> {
+        self.open(INPUT, OFlags::RDONLY)
+    }
+
+    /// Opens the commands to the supervisor for reading. Only an open input has this file.
+    pub fn control(&self) -> io::Result<File> {
+        self.open(CONTROL, OFlags::RDONLY)
     }
 
     /// Opens the empty file for one of the agent's streams.

@@ -26,7 +26,7 @@ use crate::os::{self, StarterProcess};
 use crate::setup::ProcessSetup;
 use crate::spool_files::{ERROR, OUTPUT};
 use crate::status_pipe;
-use crate::supervision::Supervision;
+use crate::supervision::{Supervision, Watches};
 
 /// The first argument that turns an embedding program into a supervisor.
 pub(crate) const SUPERVISOR_ARG: &str = "--switchboard-supervisor";
@@ -147,7 +147,7 @@ fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
     } else {
         launch(&spool, directory.as_ref(), &plan, run_id, files).map_err(End::NotStarted)
     };
-    let mut guard;
+    let (mut guard, mut input);
     let (report, sandbox) = match launched {
         Err(end) => (never_started(end), None),
         Ok(mut launched) => {
@@ -155,11 +155,12 @@ fn execute(directory: &OsStr, setup: &ProcessSetup) -> Result<(), GaveUp> {
             let proxy = launched.proxy.take();
             // Dropped at the end of the process: closing an inotify watch blocks.
             guard = launched.guard.take();
+            input = launched.input.take();
             let publication = launched.publication.take();
             let status = RunStatus { sandbox: Some(sandbox.clone()), ..status.clone() };
             let announced = announce(&spool, &plan, &status, &launched);
-            let mut supervision =
-                Supervision::new(launched, &plan.limits, signals, starter, guard.as_mut(), since);
+            let watches = Watches { guard: guard.as_mut(), input: input.as_mut() };
+            let mut supervision = Supervision::new(launched, &plan.limits, signals, starter, watches, since);
             match announced {
                 Ok(json) => status_pipe::send(&json),
                 // A run without a status could not be found again, so it must not continue.

@@ -2,14 +2,18 @@
 //!
 //! | file | content | written by |
 //! | --- | --- | --- |
-//! | `plan.json`, `stdin`, `private/` | manifest, prompt and private files; the plan is removed once the agent has started, the private files once it has exited | starter |
+//! | `plan.json`, `private/` | manifest and private files; the plan is removed once the agent has started, the private files once it has exited | starter |
+//! | `input` | the bytes for stdin of the agent, append-only | starter; then the holder of a [`crate::RunInput`] |
+//! | `control` | commands to the supervisor, one JSON value per line, append-only; missing unless the input is open | holder of a [`crate::RunInput`]; created by the starter |
+//! | `driver.json` | the starter's own notes for the readers of the output; missing if there are none | starter |
 //! | `output`, `error` | stdout and stderr of the agent, byte for byte and append-only, so `tail -f` works | supervisor; created by the starter |
 //! | `status.json` | [`model::RunStatus`], replaced atomically at the start and at the end | supervisor or recovery |
 //! | `status.first`, `status.next` | space reserved for the two statuses, so that a full disk cannot prevent them | supervisor; the starter reserves the second |
 //! | `supervisor.log` | errors of the supervisor; missing if there were none | supervisor |
 //!
 //! Directories have mode 0700 and files 0600: they contain prompts and, temporarily, secrets. The process that holds
-//! the lock on the directory is its only writer (see `locked_spool`).
+//! the lock on the directory is its only writer (see `locked_spool`), except for an open input: `input` and `control` are
+//! written by the process that holds the lock on `input`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +25,7 @@ use rustix::io::Errno;
 
 use crate::error::SpoolError;
 use crate::manifest::RunManifest;
-use crate::spool_files::{PLAN, STATUS, Versioned, open_directory, parse};
+use crate::spool_files::{CONTROL, DRIVER, INPUT, PLAN, STATUS, Versioned, open_directory, parse};
 
 /// The path of a spool. Creating a value does not touch the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +42,21 @@ impl Spool {
     /// Returns the directory itself.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Returns the path of the bytes for the agent's stdin.
+    pub fn input(&self) -> PathBuf {
+        self.directory.join(INPUT)
+    }
+
+    /// Returns the path of the commands to the supervisor. The file exists only if the input is open.
+    pub(crate) fn control(&self) -> PathBuf {
+        self.directory.join(CONTROL)
+    }
+
+    /// Returns the path of the starter's notes ([`model::RunPlan::driver`]).
+    pub fn driver(&self) -> PathBuf {
+        self.directory.join(DRIVER)
     }
 
     /// Returns the path of the agent's stdout.

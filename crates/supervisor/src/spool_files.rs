@@ -12,7 +12,9 @@ use crate::error::SpoolError;
 
 pub const STATUS: &str = "status.json";
 pub const PLAN: &str = "plan.json";
-pub const STDIN: &str = "stdin";
+pub const INPUT: &str = "input";
+pub const CONTROL: &str = "control";
+pub const DRIVER: &str = "driver.json";
 pub const OUTPUT: &str = "output";
 pub const ERROR: &str = "error";
 pub const PRIVATE: &str = "private";

@@ -13,10 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock::now_ms;
 use crate::deadlines::Deadlines;
+use crate::input_pump::InputPump;
 use crate::launch::Launched;
 use crate::log::log_error;
 use crate::os::{Children, ProcessTree, SignalReader, StarterProcess, count_descendants, usage};
 use crate::path_guard::PathGuard;
+use crate::run_command::RunCommand;
 use crate::spooled_stream::{Budget, Copied, SpooledStream};
 
 /// The interval at which the spool is checked: deleting it makes no open file unwritable.
@@ -49,15 +51,26 @@ struct WakeSources {
     /// A signal, a new name in a watched directory, or a timeout: a process may have exited or a path may have
     /// appeared.
     by_signal: bool,
-    by_output: bool,
-    by_error: bool,
+    /// Set for stdout and for stderr.
+    ready_streams: [bool; 2],
+    /// The open input or a command has grown, or the agent has room for more bytes.
+    by_input: bool,
 }
 
 impl WakeSources {
     /// Unknown source: check everything.
     fn all() -> Self {
-        Self { by_signal: true, by_output: true, by_error: true }
+        Self { by_signal: true, ready_streams: [true; 2], by_input: true }
     }
+}
+
+/// The parts of a run that hold inotify watches. They outlive the supervision, since closing a watch blocks.
+#[derive(Debug)]
+pub struct Watches<'a> {
+    /// The guard of missing protected paths, if there are any.
+    pub guard: Option<&'a mut PathGuard>,
+    /// The pump of an open input.
+    pub input: Option<&'a mut InputPump>,
 }
 
 /// A run in progress.
@@ -66,7 +79,7 @@ pub struct Supervision<'a> {
     signals: &'a SignalReader,
     starter: StarterProcess,
     tree: ProcessTree,
-    guard: Option<&'a mut PathGuard>,
+    watches: Watches<'a>,
     output: SpooledStream,
     error: SpooledStream,
     budget: Budget,
@@ -85,14 +98,14 @@ impl<'a> Supervision<'a> {
         limits: &Limits,
         signals: &'a SignalReader,
         starter: StarterProcess,
-        guard: Option<&'a mut PathGuard>,
+        watches: Watches<'a>,
         since: Instant,
     ) -> Self {
         Self {
             signals,
             starter,
             tree: launched.tree,
-            guard,
+            watches,
             output: launched.output,
             error: launched.error,
             budget: Budget::new(limits.output_bytes),
@@ -123,10 +136,12 @@ impl<'a> Supervision<'a> {
             let stop_requested =
                 woken.by_signal && self.signals.read_pending().is_ok_and(|pending| pending.stop);
             let children = if woken.by_signal { self.tree.reap().ok() } else { None };
-            let violation = self.guard.as_deref_mut().filter(|_| woken.by_signal).and_then(PathGuard::check);
+            let guard = self.watches.guard.as_deref_mut();
+            let violation = guard.filter(|_| woken.by_signal).and_then(PathGuard::check);
             let now = Instant::now();
             let copied = self.copy(woken, now);
-            self.decide_end(stop_requested, copied, violation, now);
+            let failed = copied.or(self.feed(woken, now));
+            self.decide_end(stop_requested, failed, violation, now);
             if children == Some(Children::None) {
                 break TreeEnd::ProvenEmpty;
             }
@@ -142,6 +157,8 @@ impl<'a> Supervision<'a> {
     fn wait(&mut self) -> io::Result<WakeSources> {
         // A closed pipe is replaced by the signalfd, so that the indices stay fixed.
         let signals = self.signals.as_fd();
+        let input = self.watches.input.as_deref();
+        let stdin = input.and_then(InputPump::stdin_fd);
         let is_open = |stream: &'_ SpooledStream| stream.pipe().is_some();
         let watched = |file| PollFd::from_borrowed_fd(file, PollFlags::IN);
         let mut files = [
@@ -150,17 +167,21 @@ impl<'a> Supervision<'a> {
             watched(self.error.pipe().unwrap_or(signals)),
             watched(self.tree.status_fd().unwrap_or(signals)),
             watched(self.starter.exit_fd().unwrap_or(signals)),
-            watched(self.guard.as_deref().and_then(PathGuard::as_fd).unwrap_or(signals)),
+            watched(self.watches.guard.as_deref().and_then(PathGuard::as_fd).unwrap_or(signals)),
+            watched(input.and_then(InputPump::watch_fd).unwrap_or(signals)),
+            stdin.map_or(watched(signals), |stdin| PollFd::from_borrowed_fd(stdin, PollFlags::OUT)),
         ];
+        // The last two are those of an open input.
+        let used = if input.is_some() { files.len() } else { files.len() - 2 };
         let pause = self.wake_at().saturating_duration_since(Instant::now());
         let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
-        match poll(&mut files, Some(&pause)) {
+        match poll(&mut files[..used], Some(&pause)) {
             Ok(count) => {
                 let ready = |index: usize| !files[index].revents().is_empty();
                 let woken = WakeSources {
                     by_signal: ready(0) || ready(3) || ready(5) || count == 0,
-                    by_output: ready(1) && is_open(&self.output),
-                    by_error: ready(2) && is_open(&self.error),
+                    ready_streams: [ready(1) && is_open(&self.output), ready(2) && is_open(&self.error)],
+                    by_input: input.is_some_and(|input| ready(6) || ready(7) || input.is_due(Instant::now())),
                 };
                 if ready(4) && self.starter.exit_fd().is_some() {
                     // Stop polling it, or it would wake this loop until the tree is gone.
@@ -178,7 +199,9 @@ impl<'a> Supervision<'a> {
             Phase::Running if self.end.is_some() => self.started,
             Phase::Running => {
                 let check = self.spool_checked + SPOOL_CHECK_INTERVAL;
-                self.deadlines.next().map_or(check, |(at, _)| at.min(check))
+                let deadline = self.deadlines.next().map(|(at, _)| at);
+                let input = self.watches.input.as_deref().and_then(InputPump::check_at);
+                [deadline, input].into_iter().flatten().fold(check, Instant::min)
             }
             Phase::Terminating { kill_at } => kill_at,
             Phase::Killing { .. } => Instant::now() + KILL_INTERVAL,
@@ -188,8 +211,8 @@ impl<'a> Supervision<'a> {
     /// Copies the agent's output to the spool, also after the end has been decided.
     fn copy(&mut self, woken: WakeSources, now: Instant) -> Option<End> {
         let mut verdict = None;
-        let ready = [(&mut self.output, woken.by_output), (&mut self.error, woken.by_error)];
-        for stream in ready.into_iter().filter_map(|(stream, ready)| ready.then_some(stream)) {
+        let streams = [&mut self.output, &mut self.error].into_iter().zip(woken.ready_streams);
+        for stream in streams.filter_map(|(stream, ready)| ready.then_some(stream)) {
             match stream.copy(&mut self.budget) {
                 Ok(Copied::Bytes) => self.deadlines.byte_seen(now),
                 Ok(Copied::Nothing) => {}
@@ -207,19 +230,36 @@ impl<'a> Supervision<'a> {
         verdict
     }
 
+    /// Feeds the agent its input and executes the commands beside it, also after the end has been decided: the agent may
+    /// read while it shuts down.
+    fn feed(&mut self, woken: WakeSources, now: Instant) -> Option<End> {
+        let input = self.watches.input.as_deref_mut().filter(|_| woken.by_input)?;
+        match input.pump(now) {
+            Ok(commands) => {
+                for command in commands {
+                    match command {
+                        RunCommand::CloseInput => input.close_at_end(),
+                    }
+                }
+                None
+            }
+            Err(error) => Some(End::SpoolFailed { message: format!("cannot read the input: {error}") }),
+        }
+    }
+
     /// Decides the outcome of the run, once. A run that has finished keeps its own outcome.
     fn decide_end(
         &mut self,
         stop_requested: bool,
-        copied: Option<End>,
+        failed: Option<End>,
         violation: Option<PathBuf>,
         now: Instant,
     ) {
         if self.end.is_some() {
             return;
         }
-        self.end = if let Some(end) = copied {
-            Some(end)
+        self.end = if failed.is_some() {
+            failed
         } else if self.tree.exit().is_some() {
             Some(End::Exited)
         } else if let Some(path) = violation {

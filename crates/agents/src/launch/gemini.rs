@@ -52,7 +52,7 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         let path = draft.private_file("system-prompt.md", prompt)?;
         draft.variable("GEMINI_SYSTEM_MD", path);
     }
-    draft.plan.stdin = draft.setup.workspace.references.escape(&draft.spec.prompt).into_bytes();
+    draft.plan.input = draft.setup.workspace.references.escape(&draft.spec.prompt).into_bytes();
     draft.escape_slash();
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 use rustix::io::{Errno, read};
@@ -19,6 +19,13 @@ impl InotifyWatch {
     /// they will not grow. Returns `None` if the user has no watch left; the caller then has to poll.
     pub fn files(paths: &[&Path]) -> io::Result<Option<Self>> {
         Self::new(paths, WatchFlags::MODIFY)
+    }
+
+    /// Watches open files, wherever they were moved. Returns `None` if the user has no watch left.
+    pub fn open_files(files: &[BorrowedFd<'_>]) -> io::Result<Option<Self>> {
+        let path = |file: &BorrowedFd<'_>| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let paths: Vec<PathBuf> = files.iter().map(path).collect();
+        Self::files(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>())
     }
 
     /// Watches directories for new names. Returns `None` if the user has no watch left.

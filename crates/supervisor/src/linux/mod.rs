@@ -14,6 +14,7 @@ mod sandbox_wrapper;
 mod signals;
 mod spawn;
 mod starter;
+mod stdin_socket;
 mod survivors;
 mod tree;
 
@@ -25,6 +26,7 @@ pub use inotify::InotifyWatch;
 pub use process_info::{ProcessInfo, processes_below};
 pub use signals::{SignalReader, reset_ignored_signals, unblock_signals};
 pub use starter::StarterProcess;
+pub use stdin_socket::{SendStep, StdinSocket};
 pub use survivors::{DeadSupervisor, KillPass, Survivors, find_supervisors, kill_below, resume_supervisor};
 pub use tree::{Children, Pipes, ProcessTree, count_descendants, detach_from_caller, usage};
 

@@ -36,7 +36,7 @@ testkit::tests![
 fn confined_agent_reads_stdin_and_answers() {
     Harness::run_test(async |harness: &Harness| {
         let plan = RunPlan {
-            stdin: b"hello there".to_vec(),
+            input: b"hello there".to_vec(),
             ..harness.shell("cat; echo oops >&2; pwd > made; id -u")
         };
         let report = harness.run(&plan).await;
@@ -208,7 +208,7 @@ fn missing_policy_is_reported() {
 }
 
 /// Returns the plan with namespaces, or with the kernel's rules alone.
-fn in_tier(plan: RunPlan, namespaces: bool) -> RunPlan {
+pub fn in_tier(plan: RunPlan, namespaces: bool) -> RunPlan {
     let Policy::Confined(confinement) = plan.policy else { panic!("no policy") };
     let confinement = Confinement { namespaces, requirement: Requirement::BestEffort, ..*confinement };
     RunPlan { policy: Policy::Confined(Box::new(confinement)), ..plan }

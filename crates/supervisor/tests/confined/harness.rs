@@ -119,7 +119,7 @@ impl Harness {
     pub fn agent(&self, script: &str) -> RunPlan {
         let lines = script.trim().lines().map(|line| format!("@rehearse {}\n", line.trim()));
         RunPlan {
-            stdin: lines.collect::<String>().into_bytes(),
+            input: lines.collect::<String>().into_bytes(),
             ..self.plan(self.confinement(Preset::Workspace), &[rehearsal::CUE, "--as", "plain"])
         }
     }

@@ -18,6 +18,7 @@ mod limits;
 mod links;
 mod moved;
 mod odd_paths;
+mod open_input;
 #[path = "../faults/ordinary_user.rs"]
 mod ordinary_user;
 mod overlap;
@@ -64,6 +65,7 @@ fn trials() -> Vec<Trial> {
         packages::TESTS,
         quarantine::TESTS,
         odd_paths::TESTS,
+        open_input::TESTS,
         overlap::TESTS,
         moved::TESTS,
         repositories::TESTS,

@@ -23,14 +23,14 @@ async fn run_end(harness: &Harness, script: &str, limits: Limits) -> End {
 }
 
 fn silent_agent_meets_start_deadline() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let end = run_end(harness, "hang", Limits { start: SHORT, ..Limits::default() }).await;
         assert_eq!(end, End::Deadline { which: Deadline::Start });
     });
 }
 
 fn silent_agent_without_start_limit_meets_idle_deadline() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let wall = Some(Duration::from_mins(1));
         let end = run_end(harness, "hang", Limits { idle: SHORT, wall, ..Limits::default() }).await;
         assert_eq!(end, End::Deadline { which: Deadline::Idle });
@@ -38,7 +38,7 @@ fn silent_agent_without_start_limit_meets_idle_deadline() {
 }
 
 fn agent_that_falls_silent_meets_idle_deadline() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let start = Some(Duration::from_mins(1));
         let end =
             run_end(harness, "say hello\nhang", Limits { start, idle: SHORT, ..Limits::default() }).await;
@@ -48,7 +48,7 @@ fn agent_that_falls_silent_meets_idle_deadline() {
 }
 
 fn printing_agent_meets_wall_deadline() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let idle = Some(Duration::from_mins(1));
         let limits = Limits { start: idle, idle, wall: SHORT, ..Limits::default() };
         let end = run_end(harness, "stream 100000 10 10ms", limits).await;
@@ -69,7 +69,7 @@ fn flood_on_both_streams_meets_wall_deadline() {
 }
 
 fn agent_that_exits_in_time_meets_no_deadline() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let minute = Some(Duration::from_mins(1));
         let limits = Limits { start: minute, idle: minute, wall: minute, ..Limits::default() };
         let plan = harness.agent("say hello\nanswer done");

@@ -58,7 +58,7 @@ async fn idle_supervisor_of(fork_server: i32) -> i32 {
 }
 
 fn supervisors_are_forked_by_fork_server() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let supervisor = with_fork_server();
         let fork_server = start_fork_server(harness, &supervisor).await;
         for name in ["second", "third"] {
@@ -143,7 +143,7 @@ fn suspended_fork_server_and_supervisor_are_bypassed() {
 }
 
 fn killed_forked_supervisor_is_recovered() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let supervisor = with_fork_server();
         start_fork_server(harness, &supervisor).await;
         let second = start(harness, &supervisor, "second", "spawn setsid ignore-term\nhang").await;

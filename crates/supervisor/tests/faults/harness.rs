@@ -4,26 +4,42 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use model::{Limits, RunId, RunPlan, RunReport, RunStatus, TreeEnd};
-use supervisor::{Run, RunEvent, StartError, Supervisor};
+use model::{InputMode, Limits, RunId, RunPlan, RunReport, RunStatus, TreeEnd};
+use supervisor::{Run, RunEvent, RunInput, StartError, Supervisor};
 use tempfile::TempDir;
 use testkit::{LONGEST_WAIT, all_pids, children_of, eventually_async, is_running};
 
 pub struct Harness {
     directory: TempDir,
+    /// The input mode of the scripted agents.
+    mode: InputMode,
+    scripts: AtomicUsize,
     run_ids: Mutex<Vec<RunId>>,
 }
 
 impl Harness {
+    /// Runs a test, and again with scripted agents whose input stays open.
+    pub fn run_test_in_each_mode<F: AsyncFnMut(&Harness)>(mut test: F) {
+        for mode in [InputMode::Complete, InputMode::Open] {
+            Self::run_test_in(mode, &mut test);
+        }
+    }
+
     /// Runs a test and then checks that it leaves no descendant, no zombie and no open file.
     pub fn run_test<F: AsyncFnOnce(&Harness)>(test: F) {
+        Self::run_test_in(InputMode::Complete, test);
+    }
+
+    fn run_test_in<F: AsyncFnOnce(&Harness)>(mode: InputMode, test: F) {
         // The first runtime of a process opens a pair of files for signals and never closes them.
         drop(runtime());
         let directory = tempfile::tempdir().unwrap();
         runtime().block_on(async {
-            let harness = Harness { directory, run_ids: Mutex::default() };
+            let (scripts, run_ids) = Default::default();
+            let harness = Harness { directory, mode, scripts, run_ids };
             let files_before = open_files();
             tokio::time::timeout(3 * LONGEST_WAIT, test(&harness)).await.expect("the test hangs");
             harness.assert_nothing_left().await;
@@ -45,14 +61,34 @@ impl Harness {
         self.directory.path().join("pids")
     }
 
-    /// Returns a plan for the scripted agent, with one step per line and a short grace period to keep tests fast.
+    /// Returns the input mode of the scripted agents.
+    pub fn mode(&self) -> InputMode {
+        self.mode
+    }
+
+    /// Returns a plan for the scripted agent, with one step per line and a short grace period to keep tests fast. The agent
+    /// reads a complete input to its end before the first step, and never reads an open one.
     pub fn agent(&self, script: &str) -> RunPlan {
-        let lines = script.trim().lines().map(|line| format!("@rehearse {}\n", line.trim()));
-        let pids = format!("@rehearse pidfile {}\n", self.pid_file().display());
-        let stdin = std::iter::once(pids).chain(lines).collect::<String>().into_bytes();
+        let pids = format!("pidfile {}", self.pid_file().display());
+        let steps: Vec<&str> =
+            std::iter::once(pids.as_str()).chain(script.trim().lines().map(str::trim)).collect();
+        let mut args = [rehearsal::CUE, "--as", "plain"].map(str::to_owned).to_vec();
+        let mut input = Vec::new();
+        match self.mode {
+            InputMode::Complete => {
+                input = format!("@rehearse {}\n", steps.join("\n@rehearse ")).into_bytes();
+            }
+            InputMode::Open => {
+                let name = format!("script-{}", self.scripts.fetch_add(1, Ordering::Relaxed));
+                let script = self.directory().join(name);
+                fs::write(&script, steps.join("\n")).unwrap();
+                args.extend(["--ignore-stdin", "--script", script.to_str().unwrap()].map(str::to_owned));
+            }
+        }
         RunPlan {
-            args: [rehearsal::CUE, "--as", "plain"].map(str::to_owned).to_vec(),
-            stdin,
+            args,
+            input,
+            input_mode: self.mode,
             limits: Limits { grace: Duration::from_millis(300), ..Limits::default() },
             ..RunPlan::new(std::env::current_exe().unwrap(), self.directory())
         }
@@ -85,6 +121,15 @@ impl Harness {
 
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.output()).into_owned()
+    }
+
+    /// Waits until the agent has printed exactly this.
+    pub async fn wait_for_output(&self, expected: &[u8]) {
+        let output = self.spool().join("output");
+        eventually_async("the output is there", async || {
+            fs::read(&output).is_ok_and(|bytes| bytes == expected)
+        })
+        .await;
     }
 
     /// Returns the pids that the agent's descendants have written so far.
@@ -121,6 +166,27 @@ impl Harness {
         .await;
         eventually_async("no child of the caller is left", async || own_children().is_empty()).await;
     }
+}
+
+/// Returns the plan of a shell script with an open input.
+pub fn open_shell(script: &str) -> RunPlan {
+    RunPlan {
+        args: vec!["-c".into(), script.into()],
+        env: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
+        input_mode: InputMode::Open,
+        limits: Limits { grace: Duration::from_millis(300), ..Limits::default() },
+        ..RunPlan::new("/bin/sh", "/")
+    }
+}
+
+/// Opens the input of a run, which must be open.
+pub fn input_of(run: &Run) -> RunInput {
+    run.input().unwrap().unwrap()
+}
+
+/// Returns bytes in which a lost, repeated or swapped piece shows.
+pub fn numbered_bytes(length: usize) -> Vec<u8> {
+    (0_u32..).flat_map(u32::to_le_bytes).take(length).collect()
 }
 
 pub fn runtime() -> tokio::runtime::Runtime {

@@ -46,7 +46,7 @@ pub fn start_and_wait_if_asked() -> Option<ExitCode> {
     }
     let (spool, plan) = (args.next().unwrap(), args.next().unwrap());
     let mut plan: RunPlan = serde_json::from_str(&plan).unwrap();
-    plan.stdin = args.next().unwrap().into_bytes();
+    plan.input = args.next().unwrap().into_bytes();
     runtime().block_on(async {
         let run = supervisor::Supervisor::this_program().unwrap().start(spool.as_ref(), &plan).await.unwrap();
         if asked == PARENT {
@@ -58,13 +58,13 @@ pub fn start_and_wait_if_asked() -> Option<ExitCode> {
 
 /// Returns the arguments of a starter that runs a plan in the harness's spool.
 pub fn parent(harness: &Harness, plan: &RunPlan) -> [String; 4] {
-    let stdin = String::from_utf8(plan.stdin.clone()).unwrap();
+    let stdin = String::from_utf8(plan.input.clone()).unwrap();
     let spool = harness.spool().to_str().unwrap().to_owned();
     [PARENT.to_owned(), spool, serde_json::to_string(plan).unwrap(), stdin]
 }
 
 fn run_survives_killed_starter_with_all_output() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let plan = harness.agent("say one\nstream 100 1000 5ms\nflood stdout 5MB\nanswer two");
         let mut starter = Command::new(std::env::current_exe().unwrap())
             .args(parent(harness, &plan))
@@ -97,7 +97,7 @@ fn bound_starter(harness: &Harness, script: &str) -> Child {
 const STUBBORN: &str = "spawn setsid ignore-term\nspawn daemon ignore-term\nsay up\nignore TERM\nhang";
 
 fn bound_run_ends_when_starter_is_killed() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let mut starter = bound_starter(harness, STUBBORN);
         eventually_async("the agent is up", async || {
             fs::read(harness.spool().join("output")).is_ok_and(|said| said == b"up\n")
@@ -129,7 +129,7 @@ fn ended(harness: &Harness) -> Option<RunReport> {
 fn starter_killed_at_any_moment_leaves_nothing() {
     // From before the plan is written until long after the start of the agent. The harness checks that nothing is left.
     for pause in (0..30).map(|step| Duration::from_millis(step * 2)) {
-        Harness::run_test(async |harness: &Harness| {
+        Harness::run_test_in_each_mode(async |harness: &Harness| {
             let mut starter = bound_starter(harness, STUBBORN);
             tokio::time::sleep(pause).await;
             starter.kill().unwrap();
@@ -139,7 +139,7 @@ fn starter_killed_at_any_moment_leaves_nothing() {
 }
 
 fn bound_run_ends_when_starter_exits() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let plan = RunPlan { lifetime: RunLifetime::BoundToStarter, ..harness.agent("say up\nhang") };
         let mut arguments = parent(harness, &plan);
         DESERTER.clone_into(&mut arguments[0]);
@@ -176,14 +176,14 @@ fn assert_swept(harness: &Harness, report: &RunReport) {
 }
 
 fn wait_kills_survivors_of_killed_supervisor() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let run = kill_supervisor(harness).await;
         assert_swept(harness, &run.wait().await.unwrap());
     });
 }
 
 fn recover_kills_survivors_of_killed_supervisor() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         drop(kill_supervisor(harness).await);
         // The agent's own process dies with its supervisor; its descendants do not.
         assert!(harness.descendants().into_iter().all(is_running));
@@ -196,7 +196,7 @@ fn recover_kills_survivors_of_killed_supervisor() {
 }
 
 fn agent_dies_with_killed_supervisor() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let run = harness.start(&harness.agent("ignore TERM\nsay up\nhang")).await;
         eventually_async("the agent is up", async || harness.text() == "up\n").await;
         let agent = agent_of(&run.spool().status().unwrap().unwrap());
@@ -223,7 +223,7 @@ fn survivor_outside_session_is_found_by_descent() {
 }
 
 fn survivors_are_killed_without_spool() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let run = kill_supervisor(harness).await;
         fs::remove_dir_all(harness.spool()).unwrap();
         let error = run.wait().await.unwrap_err();
@@ -278,7 +278,7 @@ fn starting_run_is_attached_undisturbed() {
 }
 
 fn supervisor_killed_before_reply_leaves_nothing() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let run = kill_supervisor(harness).await;
         // As if it had been killed between the start of the agent and its first status.
         let run_id = run.id().to_string();
@@ -304,7 +304,7 @@ fn survivor_without_environment_is_found_by_session() {
 }
 
 fn concurrent_recoveries_agree() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         drop(kill_supervisor(harness).await);
         let directory = harness.spool();
         let reports: Vec<RunReport> = std::thread::scope(|scope| {
@@ -317,7 +317,7 @@ fn concurrent_recoveries_agree() {
 }
 
 fn living_supervisor_is_not_recovered() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let run = harness.start(&harness.agent("hang")).await;
         let error = recover(&harness.spool()).unwrap_err();
         assert!(matches!(error, RunRecoveryError::StillRunning { .. }), "{error:?}");

@@ -8,8 +8,10 @@
 mod deadlines;
 mod fork_server;
 mod harness;
+mod input_writers;
 mod lost;
 mod many;
+mod open_input;
 mod ordinary_user;
 mod spawning;
 mod spooling;
@@ -17,6 +19,7 @@ mod stopping;
 mod streams;
 mod suspended;
 mod trees;
+mod unread_input;
 
 use std::process::ExitCode;
 
@@ -33,7 +36,7 @@ fn main() -> ExitCode {
         return rehearsal::main();
     }
     trees::run_without_main_thread_if_asked();
-    if let Some(code) = lost::start_and_wait_if_asked() {
+    if let Some(code) = lost::start_and_wait_if_asked().or_else(input_writers::hold_if_asked) {
         return code;
     }
     let mut arguments = Arguments::from_args();
@@ -53,6 +56,9 @@ fn trials() -> Vec<Trial> {
         stopping::TESTS,
         lost::TESTS,
         many::TESTS,
+        open_input::TESTS,
+        unread_input::TESTS,
+        input_writers::TESTS,
         fork_server::TESTS,
     ];
     let mut trials = Vec::new();

@@ -8,7 +8,7 @@ use crate::harness::{Harness, read_to_end};
 testkit::tests![concurrent_runs_do_not_mix];
 
 fn concurrent_runs_do_not_mix() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let supervisor = Supervisor::this_program().unwrap();
         let one = async |number: usize| {
             let kind = ["same-group", "setsid", "daemon"][number % 3];

@@ -105,7 +105,7 @@ fn invalid_plan_is_rejected_before_any_write() {
 
 fn exit_code_is_that_of_the_agent() {
     for code in [0, 1, 143] {
-        Harness::run_test(async |harness: &Harness| {
+        Harness::run_test_in_each_mode(async |harness: &Harness| {
             let report = harness.run(&harness.agent(&format!("exit {code}"))).await;
             assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(code))));
         });
@@ -113,7 +113,7 @@ fn exit_code_is_that_of_the_agent() {
 }
 
 fn death_by_signal_is_not_an_exit_code() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let report = harness.run(&harness.agent("signal SEGV")).await;
         assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Signal(11))));
     });
@@ -184,7 +184,7 @@ fn ten_megabyte_prompt_arrives_complete() {
     Harness::run_test(async |harness: &Harness| {
         let stdin: Vec<u8> =
             (0..10_000_000_u32).map(|index| index.to_le_bytes()[index as usize % 3]).collect();
-        let plan = RunPlan { stdin: stdin.clone(), ..RunPlan::new("/bin/cat", "/") };
+        let plan = RunPlan { input: stdin.clone(), ..RunPlan::new("/bin/cat", "/") };
         let run = harness.start(&plan).await;
         let (output, _, report) = read_to_end(&run).await;
         assert_eq!(report.exit, Some(Exit::Code(0)));

@@ -1,11 +1,12 @@
 //! The files of a spool, and failures to write them.
 
 use std::fs;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use model::{End, Exit, RunPlan, RunState, TreeEnd};
+use model::{End, Exit, InputMode, RunPlan, RunState, TreeEnd};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use supervisor::{
     AttachError, RunRecoveryError, SpoolError, StartError, Supervisor, WaitError, attach, recover,
@@ -16,6 +17,7 @@ use crate::harness::{Harness, read_to_end};
 
 testkit::tests![
     full_disk_ends_run_with_reason,
+    append_continues_after_full_disk,
     deleted_spool_ends_run,
     moved_spool_receives_final_status,
     recreated_spool_is_not_touched,
@@ -35,9 +37,10 @@ testkit::tests![
 ];
 
 fn fifo_in_place_of_spool_file_does_not_block() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let supervisor = Supervisor::this_program().unwrap();
-        for name in ["stdin", "output", "error", "plan.json"] {
+        let control = (harness.mode() == InputMode::Open).then_some("control");
+        for name in ["input", "output", "error", "plan.json"].into_iter().chain(control) {
             let spool = harness.directory().join(name);
             let plan = harness.agent("answer done");
             let prepared = supervisor.prepare(&spool, &plan).unwrap();
@@ -54,9 +57,9 @@ fn fifo_in_place_of_spool_file_does_not_block() {
 }
 
 fn full_disk_ends_run_with_reason() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let Some(_disk) = SmallDisk::mount(&harness.spool()) else {
-            return run_in_mount_namespace("full_disk_ends_run_with_reason");
+            return run_in_namespaces("full_disk_ends_run_with_reason", "exec \"$0\" \"$@\"");
         };
         let run = harness.start(&harness.agent("spawn setsid ignore-term\nflood stdout 10MB\nhang")).await;
         let report = run.wait().await.unwrap();
@@ -68,6 +71,36 @@ fn full_disk_ends_run_with_reason() {
         assert!(report.output_bytes > 0);
         // It is on the full disk itself, for any later reader.
         assert_eq!(run.spool().status().unwrap().unwrap().state, RunState::Ended(report));
+    });
+}
+
+fn append_continues_after_full_disk() {
+    Harness::run_test(async |harness: &Harness| {
+        let Some(_disk) = SmallDisk::mount(&harness.spool()) else {
+            return run_in_namespaces("append_continues_after_full_disk", "exec \"$0\" \"$@\"");
+        };
+        let copy = harness.directory().join("copy");
+        let args = vec!["-c".into(), format!("exec cat > {}", copy.display())];
+        let plan = RunPlan { args, input_mode: InputMode::Open, ..RunPlan::new("/bin/sh", "/") };
+        let ballast = harness.spool().join("ballast");
+        fs::write(&ballast, vec![0; 400_000]).unwrap();
+        let run = harness.start(&plan).await;
+        let mut input = run.input().unwrap().unwrap();
+        let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+        let mut appended = 0;
+        let error = loop {
+            match input.write(&bytes[appended..]) {
+                Ok(count) => appended += count,
+                Err(error) => break error,
+            }
+        };
+        assert!(error.kind() == ErrorKind::StorageFull && appended > 0, "{error:?} after {appended} bytes");
+        assert_eq!(input.len().unwrap(), appended as u64);
+        fs::remove_file(ballast).unwrap();
+        input.write_all(&bytes[appended..]).unwrap();
+        input.close().unwrap();
+        assert_eq!(run.wait().await.unwrap().end, End::Exited);
+        assert!(fs::read(copy).unwrap() == bytes);
     });
 }
 
@@ -102,15 +135,17 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Runs a test in new namespaces, in which an ordinary user is root and may mount a disk.
-fn run_in_mount_namespace(test: &str) {
+/// Runs a test in new namespaces, in which an ordinary user is root and may mount a disk or lower a limit. The shell script
+/// prepares them and then executes its arguments.
+pub fn run_in_namespaces(test: &str, script: &str) {
     let namespaces = ["--user", "--map-root-user", "--mount", "--"];
     if !Command::new("unshare").args(namespaces).arg("true").status().unwrap().success() {
-        eprintln!("SKIPPED {test}: this user may make no namespace, so there is no small disk");
+        eprintln!("SKIPPED {test}: this user may make no namespace");
         return;
     }
     let output = Command::new("unshare")
         .args(namespaces)
+        .args(["sh", "-c", script])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .output()
@@ -121,7 +156,7 @@ fn run_in_mount_namespace(test: &str) {
 }
 
 fn deleted_spool_ends_run() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let run = harness.start(&harness.agent("spawn daemon ignore-term\nsay hello\nhang")).await;
         eventually_async("the agent is up", async || !harness.descendants().is_empty()).await;
         fs::remove_dir_all(harness.spool()).unwrap();
@@ -132,7 +167,7 @@ fn deleted_spool_ends_run() {
 }
 
 fn moved_spool_receives_final_status() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let run = harness.start(&harness.agent("say hello\nhang")).await;
         let elsewhere = harness.directory().join("elsewhere");
         fs::rename(harness.spool(), &elsewhere).unwrap();
@@ -143,7 +178,7 @@ fn moved_spool_receives_final_status() {
 }
 
 fn recreated_spool_is_not_touched() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let old = harness.start(&harness.agent("hang")).await;
         fs::remove_dir_all(harness.spool()).unwrap();
         let mut plan = harness.agent("hang");
@@ -164,7 +199,7 @@ fn recreated_spool_is_not_touched() {
 }
 
 fn file_size_limit_of_caller_is_reported() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let plan = harness.agent("flood stdout 2MB\nhang");
         let me = std::env::current_exe().unwrap();
         let script = format!("ulimit -f 1000; exec {} \"$@\"", me.display());
@@ -183,7 +218,7 @@ fn file_size_limit_of_caller_is_reported() {
 }
 
 fn failed_start_leaves_no_secret() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let mut plan = harness.agent("hang");
         plan.env.insert("API_KEY".into(), "canary-4711".into());
         plan.private_files.insert("mcp.json".into(), b"canary-4711".to_vec());
@@ -200,7 +235,7 @@ fn failed_start_leaves_no_secret() {
 }
 
 fn dropped_prepared_run_leaves_nothing() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let supervisor = Supervisor::this_program().unwrap();
         let mut plan = harness.agent("answer hello");
         plan.private_files.insert("secret".into(), b"token".to_vec());
@@ -274,14 +309,16 @@ fn damaged_status_is_rejected() {
 }
 
 fn spool_files_are_private() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let mut plan = harness.agent("hang");
         plan.private_files.insert("mcp.json".into(), b"{}".to_vec());
         let run = harness.start(&plan).await;
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!(mode(&harness.spool()), 0o700);
         assert_eq!(mode(&harness.spool().join("private")), 0o700);
-        for file in ["output", "error", "stdin", "status.json", "private/mcp.json"] {
+        let control = (harness.mode() == InputMode::Open).then_some("control");
+        let files = ["output", "error", "input", "status.json", "private/mcp.json"];
+        for file in files.into_iter().chain(control) {
             assert_eq!(mode(&harness.spool().join(file)), 0o600, "{file}");
         }
         run.stop().unwrap();
@@ -290,7 +327,7 @@ fn spool_files_are_private() {
 }
 
 fn secrets_are_removed_with_run() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let mut plan = harness.agent("hang");
         plan.env.insert("API_KEY".into(), "canary-4711".into());
         plan.private_files.insert("mcp.json".into(), b"canary-4712".to_vec());
@@ -308,7 +345,11 @@ fn secrets_are_removed_with_run() {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut left: Vec<String> = left.collect();
         left.sort();
-        assert_eq!(left, ["error", "output", "status.json", "stdin"]);
+        let mut expected = vec!["error", "input", "output", "status.json"];
+        if harness.mode() == InputMode::Open {
+            expected.insert(0, "control");
+        }
+        assert_eq!(left, expected);
     });
 }
 
@@ -323,7 +364,7 @@ fn contains(directory: &Path, needle: &[u8]) -> bool {
 }
 
 fn events_match_files() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let run = harness
             .start(&harness.agent("stream 200 100 1ms\nflood stderr 3MB\nflood stdout 3MB\nanswer done"))
             .await;
@@ -336,7 +377,7 @@ fn events_match_files() {
 
 fn events_resume_at_offsets() {
     Harness::run_test(async |harness: &Harness| {
-        let plan = RunPlan { stdin: b"0123456789".to_vec(), ..RunPlan::new("/bin/cat", "/") };
+        let plan = RunPlan { input: b"0123456789".to_vec(), ..RunPlan::new("/bin/cat", "/") };
         harness.run(&plan).await;
         let run = attach(&harness.spool()).await.unwrap();
         let mut events = run.events(supervisor::Offsets { output: 4, error: 0 }).unwrap();

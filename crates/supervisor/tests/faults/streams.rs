@@ -35,7 +35,7 @@ fn hundred_megabyte_line_is_stored_complete() {
 }
 
 fn gigabyte_stream_ends_at_output_limit() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let report = harness.run(&limited(harness.agent("flood stdout 1GB\nanswer done"), 64 << 20)).await;
         assert_eq!(report.end, End::OutputLimit);
         assert_eq!(report.output_bytes, 64 << 20);
@@ -61,7 +61,7 @@ fn one_byte_over_output_limit_ends_run() {
 }
 
 fn both_streams_count_against_output_limit() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let report =
             harness.run(&limited(harness.agent("flood stderr 2MB\nflood stdout 2MB"), 3_000_000)).await;
         assert_eq!(report.end, End::OutputLimit);
@@ -72,7 +72,7 @@ fn both_streams_count_against_output_limit() {
 fn binary_output_is_stored_unchanged() {
     Harness::run_test(async |harness: &Harness| {
         let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
-        let report = harness.run(&RunPlan { stdin: bytes.clone(), ..RunPlan::new("/bin/cat", "/") }).await;
+        let report = harness.run(&RunPlan { input: bytes.clone(), ..RunPlan::new("/bin/cat", "/") }).await;
         assert_eq!(report.exit, Some(Exit::Code(0)));
         assert!(harness.output() == bytes);
     });
@@ -84,7 +84,7 @@ fn binary_output_is_stored_unchanged() {
 }
 
 fn stderr_flood_does_not_block_stdout() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let run = harness.start(&harness.agent("flood stderr 20MB\nanswer done")).await;
         let (output, error, report) = read_to_end(&run).await;
         assert_eq!(report.exit, Some(Exit::Code(0)));

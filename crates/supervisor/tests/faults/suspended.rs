@@ -28,10 +28,10 @@ fn suspend(run: &Run) {
     kill_process(Pid::from_raw(supervisor).unwrap(), Signal::STOP).unwrap();
 }
 
-fn suspended_run_ends_as(which: Deadline, script: &'static str, limits: Limits) {
-    Harness::run_test(async move |harness: &Harness| {
+fn suspended_run_ends_as(which: Deadline, script: &str, limits: &Limits) {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let plan = harness.agent(script);
-        let run = harness.start(&RunPlan { limits, ..plan }).await;
+        let run = harness.start(&RunPlan { limits: limits.clone(), ..plan }).await;
         eventually_async("the agent has printed", async || {
             harness.text() == "hello\n" || which == Deadline::Start
         })
@@ -44,20 +44,20 @@ fn suspended_run_ends_as(which: Deadline, script: &'static str, limits: Limits) 
 
 fn suspended_supervisor_meets_wall_deadline() {
     let limits = Limits { wall: Some(Duration::from_secs(1)), ..Limits::default() };
-    suspended_run_ends_as(Deadline::Wall, "say hello\nhang", limits);
+    suspended_run_ends_as(Deadline::Wall, "say hello\nhang", &limits);
 }
 
 fn suspended_supervisor_meets_idle_deadline() {
     let limits = Limits { idle: Some(Duration::from_secs(1)), ..Limits::default() };
-    suspended_run_ends_as(Deadline::Idle, "say hello\nhang", limits);
+    suspended_run_ends_as(Deadline::Idle, "say hello\nhang", &limits);
 }
 
 fn suspended_supervisor_meets_start_deadline() {
-    suspended_run_ends_as(Deadline::Start, "hang", Limits { start: SHORT, ..Limits::default() });
+    suspended_run_ends_as(Deadline::Start, "hang", &Limits { start: SHORT, ..Limits::default() });
 }
 
 fn suspended_supervisor_is_enforced_after_attach() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let limits = Limits { wall: Some(Duration::from_secs(1)), ..Limits::default() };
         let plan = harness.agent("hang");
         let first = harness.start(&RunPlan { limits, ..plan }).await;

@@ -30,7 +30,7 @@ fn stopping(plan: RunPlan) -> RunPlan {
 }
 
 fn agent_ignoring_sigterm_is_killed() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let report = harness.run(&stopping(harness.agent("ignore TERM\nhang"))).await;
         assert_eq!(report.end, End::Deadline { which: Deadline::Wall });
         assert_eq!(report.exit, Some(Exit::Signal(9)));
@@ -64,7 +64,7 @@ fn background_processes_end_with_agent() {
 }
 
 fn background_process_ignoring_sigterm_is_killed() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let spawns = KINDS.map(|kind| format!("spawn {kind} ignore-term\n")).concat();
         let report = harness.run(&harness.agent(&format!("{spawns}exit 3"))).await;
         assert_eq!((report.end, report.exit), (End::Exited, Some(Exit::Code(3))));
@@ -74,7 +74,7 @@ fn background_process_ignoring_sigterm_is_killed() {
 }
 
 fn stop_ends_whole_tree() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let spawns = KINDS.map(|kind| format!("spawn {kind}\nspawn {kind} ignore-term\n")).concat();
         let report = harness.run(&stopping(harness.agent(&format!("{spawns}ignore TERM\nhang")))).await;
         assert_eq!(report.end, End::Deadline { which: Deadline::Wall });
@@ -103,7 +103,7 @@ fn grandchild_holding_stdout_does_not_block_run() {
 }
 
 fn forking_tree_is_ended() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let report = harness.run(&harness.agent("fork-bomb 8 for 60s\nanswer done")).await;
         assert_eq!((&report.end, report.exit), (&End::Exited, Some(Exit::Code(0))));
         assert!(report.descendants_ended >= 1, "{report:?}");
@@ -147,7 +147,7 @@ fn suspended_agent_handles_sigterm() {
 }
 
 fn processes_are_listed_during_run() {
-    Harness::run_test(async |harness: &Harness| {
+    Harness::run_test_in_each_mode(async |harness: &Harness| {
         let run = harness.start(&harness.agent("spawn setsid\nsay up\nhang")).await;
         eventually_async("the agent has printed", async || harness.text().contains("up")).await;
         let seen = run.processes().unwrap();

@@ -165,7 +165,7 @@ fn session_name_is_rejected_for_codex() {
 #[test]
 fn codex_prompt_limit_counts_characters() {
     let fits = CallSpec { prompt: "é".repeat(1_048_576), ..codex() };
-    assert_eq!(launched(&fits).plan.stdin.len(), 2_097_152);
+    assert_eq!(launched(&fits).plan.input.len(), 2_097_152);
     let error = refused(&CallSpec { prompt: "é".repeat(1_048_577), ..codex() });
     assert_eq!(error.to_string(), "the prompt has 1048577 characters, and codex takes 1048576");
     // Above every other limit, but codex's own is reported.

@@ -7,7 +7,7 @@ fn prompt_is_passed_only_on_stdin() {
     for agent in AgentKind::ALL {
         for prompt in ["--help", "-", "/cost", "$(rm -rf /)", "a\0b", "'; ls #"] {
             let plan = launched(&CallSpec { prompt: prompt.into(), ..spec(agent) }).plan;
-            let stdin = String::from_utf8(plan.stdin).unwrap();
+            let stdin = String::from_utf8(plan.input).unwrap();
             let guarded = prompt.starts_with('/') && agent != AgentKind::Codex;
             assert_eq!(stdin, format!("{}{prompt}", if guarded { "\n" } else { "" }), "{agent}");
             let as_argument = plan.args.iter().filter(|arg| *arg == prompt).count();
@@ -62,7 +62,7 @@ fn invalid_calls_are_rejected() {
 #[test]
 fn ten_megabyte_prompt_is_accepted() {
     let prompt = "x".repeat(10 * 1024 * 1024);
-    assert_eq!(launched(&CallSpec { prompt, ..spec(AgentKind::Claude) }).plan.stdin.len(), 10 << 20);
+    assert_eq!(launched(&CallSpec { prompt, ..spec(AgentKind::Claude) }).plan.input.len(), 10 << 20);
 }
 
 #[test]
