@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use agents::{ParseLimits, Parser};
+use agents::{Driver, DriverSpec, ParseLimits};
 use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
 use rusqlite::{Connection, params};
 use serde_json::Value;
@@ -26,19 +26,19 @@ pub struct LibraryScale {
 }
 
 /// Short sessions with a tool call, as they were recorded.
-const SESSIONS: [(AgentKind, &str, &[u8]); 3] = [
+const SESSIONS: [(DriverSpec, &str, &[u8]); 3] = [
     (
-        AgentKind::Claude,
+        DriverSpec::Claude,
         "claude",
         include_bytes!("../../crates/agents/transcripts/claude-2.1.325/tool-call/stdout"),
     ),
     (
-        AgentKind::Codex,
+        DriverSpec::CodexExec,
         "codex",
         include_bytes!("../../crates/agents/transcripts/codex-0.166.0/tool-call/stdout"),
     ),
     (
-        AgentKind::Gemini,
+        DriverSpec::Gemini,
         "gemini",
         include_bytes!("../../crates/agents/transcripts/gemini-0.61.0/tool-call/stdout"),
     ),
@@ -71,13 +71,13 @@ pub async fn measure(
     mut interruption: Interruption,
 ) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
-    for (kind, name, session) in SESSIONS {
+    for (driver, name, session) in SESSIONS {
         let stream = session.repeat((scale.megabytes * 1_000_000).div_ceil(session.len()));
         let (mut plain, mut ours) = (Vec::new(), Vec::new());
         for _ in 0..scale.rounds {
             pause(&mut interruption).await?;
             plain.push(speed(&stream, read_plainly));
-            ours.push(speed(&stream, |stream| read(kind, stream)));
+            ours.push(speed(&stream, |stream| read(&driver, stream)));
         }
         rows.push(Row {
             what: format!("reading a stream of {name}"),
@@ -119,13 +119,13 @@ fn speed(stream: &[u8], read: impl FnOnce(&[u8])) -> f64 {
     megabytes / began.elapsed().as_secs_f64()
 }
 
-fn read(kind: AgentKind, stream: &[u8]) {
-    let mut parser = Parser::new(kind, ParseLimits::default());
+fn read(spec: &DriverSpec, stream: &[u8]) {
+    let mut driver = Driver::new(spec, ParseLimits::default());
     let mut hear = |event: model::AgentEvent<'_>| {
         black_box(&event);
     };
-    stream.chunks(PIECE).for_each(|piece| parser.feed(piece, &mut hear));
-    black_box(parser.finish(&mut hear));
+    stream.chunks(PIECE).for_each(|piece| driver.feed(piece, &mut hear));
+    black_box(driver.finish(&mut hear));
 }
 
 fn read_plainly(stream: &[u8]) {

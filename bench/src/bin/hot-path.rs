@@ -7,7 +7,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Duration;
 
-use agents::{ParseLimits, Parser};
+use agents::{Driver, DriverSpec, ParseLimits};
 use model::{AgentKind, CallSpec, JobEnd, NewJob, Owner, Placement};
 use rmcp::model::{CallToolResult, ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerResult};
 use store::{Capacity, ClaimRequest, Store, StoreOptions};
@@ -26,10 +26,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let times: u32 = times.parse()?;
     match name.as_str() {
-        "parse-claude" => parse(AgentKind::Claude, CLAUDE, CLAUDE.len(), times),
-        "parse-codex" => parse(AgentKind::Codex, CODEX, CODEX.len(), times),
-        "parse-gemini" => parse(AgentKind::Gemini, GEMINI, GEMINI.len(), times),
-        "framing" => parse(AgentKind::Claude, CLAUDE, PIECE, times),
+        "parse-claude" => parse(&DriverSpec::Claude, CLAUDE, CLAUDE.len(), times),
+        "parse-codex" => parse(&DriverSpec::CodexExec, CODEX, CODEX.len(), times),
+        "parse-gemini" => parse(&DriverSpec::Gemini, GEMINI, GEMINI.len(), times),
+        "framing" => parse(&DriverSpec::Claude, CLAUDE, PIECE, times),
         "store-cycle" => {
             tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(cycle(times))?;
         }
@@ -40,18 +40,18 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// A short session with a tool call, from its bytes to its events.
-fn parse(kind: AgentKind, transcript: &[u8], piece: usize, times: u32) {
+fn parse(spec: &DriverSpec, transcript: &[u8], piece: usize, times: u32) {
     for _ in 0..times {
-        let mut parser = Parser::new(kind, ParseLimits::default());
+        let mut driver = Driver::new(spec, ParseLimits::default());
         let mut heard = 0_u32;
         let mut count = |event: model::AgentEvent<'_>| {
             black_box(&event);
             heard += 1;
         };
         for piece in transcript.chunks(piece) {
-            parser.feed(piece, &mut count);
+            driver.feed(piece, &mut count);
         }
-        black_box(parser.finish(&mut count));
+        black_box(driver.finish(&mut count));
         black_box(heard);
     }
 }

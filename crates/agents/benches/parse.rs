@@ -1,4 +1,4 @@
-//! Measures the parser, from bytes to events, against common alternatives.
+//! Measures the driver, from bytes to events, against common alternatives.
 //!
 //! Builds 200 MB of each stream from recorded lines, with the sizes of real sessions (tool results of a few kB, texts of a few
 //! hundred bytes), in a temporary file, and reads it through a buffer of 64 KiB. Prints the median of five rounds and the peak
@@ -11,7 +11,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use agents::{ParseLimits, Parser};
+use agents::{Driver, DriverSpec, ParseLimits};
 use model::{AgentEvent, AgentKind};
 use serde::Deserialize;
 use serde_json::Value;
@@ -91,21 +91,26 @@ fn lines_alone(_: AgentKind, path: &Path) -> io::Result<u64> {
     Ok(count)
 }
 
+fn driver(kind: AgentKind) -> io::Result<Driver> {
+    let spec = DriverSpec::one_shot(kind).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(Driver::new(&spec, ParseLimits::default()))
+}
+
 fn ours(kind: AgentKind, path: &Path) -> io::Result<u64> {
     let mut events = 0;
-    let mut parser = Parser::new(kind, ParseLimits::default());
+    let mut driver = driver(kind)?;
     let mut count = |event: AgentEvent<'_>| {
         black_box(&event);
         events += 1;
     };
-    pieces(path, |piece| parser.feed(piece, &mut count))?;
-    black_box(parser.finish(&mut count));
+    pieces(path, |piece| driver.feed(piece, &mut count))?;
+    black_box(driver.finish(&mut count));
     Ok(events)
 }
 
 fn ours_decoded(kind: AgentKind, path: &Path) -> io::Result<u64> {
     let mut events = 0;
-    let mut parser = Parser::new(kind, ParseLimits::default());
+    let mut driver = driver(kind)?;
     let mut count = |event: AgentEvent<'_>| {
         if let AgentEvent::Text { text, .. }
         | AgentEvent::Thinking { text, .. }
@@ -115,8 +120,8 @@ fn ours_decoded(kind: AgentKind, path: &Path) -> io::Result<u64> {
         }
         events += 1;
     };
-    pieces(path, |piece| parser.feed(piece, &mut count))?;
-    black_box(parser.finish(&mut count));
+    pieces(path, |piece| driver.feed(piece, &mut count))?;
+    black_box(driver.finish(&mut count));
     Ok(events)
 }
 

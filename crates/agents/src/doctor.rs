@@ -14,6 +14,7 @@ mod workspaces;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use model::AgentKind;
 use serde::Serialize;
@@ -27,13 +28,15 @@ pub use probe::{Probe, ProbeError};
 pub use sandbox::SandboxPrimitives;
 pub use workspaces::KnownWorkspaces;
 
-use crate::{Capabilities, TestedRange, Version, VersionSupport};
+use crate::{AgentProfile, AgentProfiles, Capabilities, ProfileSupport, Version, VersionSupport};
 
 /// The inputs of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Lookup {
     /// The environment of the caller: `PATH` to search, `HOME` and the variables that locate logins.
     pub inherited: BTreeMap<String, String>,
+    /// The known agents.
+    pub profiles: AgentProfiles,
     /// Programs that the operator configured, used without a check of their location.
     pub programs: BTreeMap<AgentKind, PathBuf>,
     /// The directory of the running executable, searched before `PATH` for Switchboard's own programs.
@@ -88,10 +91,13 @@ fn real(path: &Path) -> PathBuf {
 }
 
 /// The check of one agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AgentCheck {
     /// The agent.
     pub agent: AgentKind,
+    /// Its profile. `None` if no profile has that name.
+    #[serde(skip)]
+    pub profile: Option<Arc<AgentProfile>>,
     /// The program to spawn.
     pub program: Option<PathBuf>,
     /// The version.
@@ -136,9 +142,9 @@ impl Finding {
 }
 
 /// The check of the whole machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DoctorReport {
-    /// The agents, except for the rehearsal agent.
+    /// The agents of the large vendors, and of the others those that are installed or configured.
     pub agents: Vec<AgentCheck>,
     /// The path of `file-tools`.
     pub file_tools: Option<PathBuf>,
@@ -155,7 +161,7 @@ impl DoctorReport {
     }
 }
 
-/// Checks the agents of the three vendors, `file-tools` and the sandbox mechanisms. The caller passes the bubblewrap that the
+/// Checks the agents, `file-tools` and the sandbox mechanisms. The caller passes the bubblewrap that the
 /// sandbox would use.
 pub fn check(lookup: &Lookup, bubblewrap: Option<PathBuf>) -> DoctorReport {
     check_while(lookup, bubblewrap, &|| true)
@@ -169,10 +175,12 @@ pub fn check_while(
     is_wanted: &dyn Fn() -> bool,
 ) -> DoctorReport {
     let mut cache = ProbeCache::open(lookup.cache_file.as_deref());
-    let agents = [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini]
-        .into_iter()
+    let agents = lookup
+        .profiles
+        .iter()
+        .filter(|profile| is_reported(profile, lookup))
         .take_while(|_| is_wanted())
-        .map(|kind| check_agent_with(kind, lookup, &mut cache))
+        .map(|profile| check_agent_with(profile.agent, lookup, &mut cache))
         .collect();
     cache.save();
     let file_tools = find_own("file-tools", lookup);
@@ -185,6 +193,16 @@ pub fn check_while(
         ));
     }
     DoctorReport { agents, file_tools, sandbox, findings }
+}
+
+/// Returns whether a check of the machine reports an agent even if there is nothing to report: most users have few of them.
+fn is_reported(profile: &AgentProfile, lookup: &Lookup) -> bool {
+    match profile.support {
+        ProfileSupport::Own => false,
+        ProfileSupport::Custom => true,
+        _ if AgentKind::NATIVE.contains(&profile.agent) => true,
+        _ => program(profile, lookup).is_some(),
+    }
 }
 
 /// Checks one agent.
@@ -206,16 +224,18 @@ pub fn find_program<'a>(
     let mut inherited: BTreeMap<String, String> = ["HOME", "PATH"].into_iter().filter_map(variable).collect();
     if let Some(path) = inherited.get_mut("PATH") {
         // The other directories do not matter, and resolving and comparing a directory takes many system calls.
-        *path = find::directories_with(kind.name(), path);
+        let profile = lookup.profiles.get(kind)?;
+        *path = find::directories_with(&profile.program, path);
     }
     let lookup = Lookup {
         inherited,
         cache_file: lookup.cache_file.clone(),
         programs: lookup.programs.clone(),
         own_directory: lookup.own_directory.clone(),
+        profiles: lookup.profiles.clone(),
         ..Lookup::default()
     };
-    program(kind, &lookup.excluding_workspaces(workspaces))
+    program(lookup.profiles.get(kind)?, &lookup.clone().excluding_workspaces(workspaces))
 }
 
 /// Finds an agent and its capabilities for a call. Skips the login check: the agent reports a missing login itself.
@@ -253,92 +273,112 @@ impl NotReady {
     }
 }
 
-fn check_agent_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentCheck {
-    let mut check = find_agent_with(kind, lookup, cache);
-    let Some(program) = check.program.as_ref().filter(|_| kind != AgentKind::Rehearsal) else { return check };
-    check.login = Login::query(kind, program, &lookup.inherited);
+fn check_agent_with(agent: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentCheck {
+    let mut check = find_agent_with(agent, lookup, cache);
+    let (Some(program), Some(profile)) = (&check.program, &check.profile) else { return check };
+    if profile.support == ProfileSupport::Own {
+        return check;
+    }
+    check.login = Login::query(profile, program, &lookup.inherited);
     if check.login == Login::LoggedOut {
-        let remedy = model::FailureKind::Auth.hint(kind, false);
-        check.findings.push(Finding::blocking(format!("{kind} is not logged in"), remedy));
+        let remedy = profile.login.remedy.clone();
+        check.findings.push(Finding::blocking(format!("{agent} is not logged in"), remedy));
     }
     check
 }
 
-fn find_agent_with(kind: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentCheck {
+fn find_agent_with(agent: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) -> AgentCheck {
     let mut check = AgentCheck {
-        agent: kind,
-        program: program(kind, lookup),
+        agent,
+        profile: lookup.profiles.get(agent).cloned(),
+        program: None,
         version: None,
         standing: None,
         capabilities: Capabilities::NotAsked,
         login: Login::Unknown,
         findings: Vec::new(),
     };
-    let Some(program) = check.program.clone() else {
-        check.findings.push(not_found(kind, lookup));
+    let profile = match lookup.profiles.require(agent) {
+        Ok(profile) => profile.clone(),
+        Err(unknown) => {
+            check.findings.push(Finding::blocking(unknown.to_string(), unknown.hint()));
+            return check;
+        }
+    };
+    check.program = program(&profile, lookup);
+    let Some(program) = &check.program else {
+        check.findings.push(not_found(&profile, lookup));
         return check;
     };
-    if kind == AgentKind::Rehearsal {
+    if profile.version_args.is_empty() {
         return check;
     }
-    match cache.probe(kind, &program, &lookup.inherited) {
-        Ok(probe) => add_probe(&mut check, &probe),
-        Err(error) => check.findings.push(Finding::blocking(error.to_string(), error.hint(kind))),
+    match cache.probe(&profile, program, &lookup.inherited) {
+        Ok(probe) => add_probe(&mut check, &profile, &probe),
+        Err(error) => check.findings.push(Finding::blocking(error.to_string(), error.hint(agent))),
     }
     check
 }
 
-fn not_found(kind: AgentKind, lookup: &Lookup) -> Finding {
+fn not_found(profile: &AgentProfile, lookup: &Lookup) -> Finding {
     if let Some(unreadable) = lookup.workspaces.unreadable() {
         return unreadable.clone();
     }
-    let excluded = lookup.excluded.iter().map(|directory| directory.join(kind.name()));
-    let linked = lookup.inherited.get("PATH").and_then(|path| find_in_path(kind.name(), path));
+    let (agent, name) = (profile.agent, profile.program.as_str());
+    let excluded = lookup.excluded.iter().map(|directory| directory.join(name));
+    let linked = lookup.inherited.get("PATH").and_then(|path| find_in_path(name, path));
     match excluded.chain(linked.map(|link| real(&link))).find(|program| find::is_program(program)) {
         Some(program) => Finding::blocking(
             format!(
-                "{kind} is only at `{}`, where agents have worked and can have replaced it",
+                "{agent} is only at `{}`, where agents have worked and can have replaced it",
                 program.display()
             ),
             format!(
-                "install it elsewhere, or name it in the configuration: `[programs] {kind} = \"{}\"`",
+                "install it elsewhere, or name it in the configuration: `[programs] {agent} = \"{}\"`",
                 program.display()
             ),
         ),
-        None => Finding::blocking(format!("{kind} CLI not found in PATH"), install_remedy(kind)),
+        None if name == agent.name() => {
+            Finding::blocking(format!("{agent} CLI not found in PATH"), profile.install.clone())
+        }
+        None => Finding::blocking(
+            format!("`{name}`, the program of {agent}, not found in PATH"),
+            profile.install.clone(),
+        ),
     }
 }
 
-fn add_probe(check: &mut AgentCheck, probe: &Probe) {
-    let kind = check.agent;
-    check.capabilities = Capabilities::from_help(kind, &probe.help);
+fn add_probe(check: &mut AgentCheck, profile: &AgentProfile, probe: &Probe) {
+    let agent = check.agent;
+    check.capabilities = Capabilities::from_help(agent, &probe.help);
     check.version = Version::find(&probe.version);
-    check.findings.extend(missing_flags(kind, &check.capabilities));
+    check.findings.extend(missing_flags(profile, &check.capabilities));
     let Some(version) = check.version else {
         let printed: String = probe.version.trim().chars().take(80).collect();
-        let problem = format!("{kind} reports the version `{printed}`");
-        check.findings.push(Finding::notice(problem, install_remedy(kind)));
+        let problem = format!("{agent} reports the version `{printed}`");
+        check.findings.push(Finding::notice(problem, profile.install.clone()));
         return;
     };
-    let Some(range) = TestedRange::for_agent(kind) else { return };
+    let Some(range) = profile.tested() else { return };
     let standing = range.classify(version);
     check.standing = Some(standing);
     match standing {
         VersionSupport::Tested => {}
         VersionSupport::Older => check.findings.push(Finding::notice(
-            format!("{kind} {version} is older than {}, the oldest that was tested", range.oldest),
-            install_remedy(kind),
+            format!("{agent} {version} is older than {}, the oldest that was tested", range.oldest),
+            profile.install.clone(),
         )),
         VersionSupport::Newer => check.findings.push(Finding::notice(
-            format!("{kind} {version} is newer than {}, the newest that was tested", range.newest),
+            format!("{agent} {version} is newer than {}, the newest that was tested", range.newest),
             "none needed while calls work; unknown output is stored unchanged",
         )),
     }
 }
 
 /// Returns a finding for the flags that the installed version lacks, before a call is rejected for them.
-fn missing_flags(kind: AgentKind, capabilities: &Capabilities) -> Option<Finding> {
-    let lacks = capabilities.lacks(kind);
+fn missing_flags(profile: &AgentProfile, capabilities: &Capabilities) -> Option<Finding> {
+    let agent = profile.agent;
+    let lacks = capabilities.lacks(agent);
     if lacks.is_empty() {
         return None;
     }
@@ -346,35 +386,27 @@ fn missing_flags(kind: AgentKind, capabilities: &Capabilities) -> Option<Finding
         lacks.into_iter().map(|(flag, needed_for)| format!("`{flag}` ({needed_for})")).collect();
     let problem =
         format!("its `--help` does not list {}: calls that need them are rejected", list.join(", "));
-    Some(Finding::notice(problem, format!("update {kind}, or {}", install_remedy(kind))))
+    Some(Finding::notice(problem, format!("update {agent}, or {}", profile.install)))
 }
 
-fn program(kind: AgentKind, lookup: &Lookup) -> Option<PathBuf> {
+fn program(profile: &AgentProfile, lookup: &Lookup) -> Option<PathBuf> {
     if lookup.workspaces.unreadable().is_some() {
         return None;
     }
-    if let Some(named) = lookup.programs.get(&kind) {
+    if let Some(named) = lookup.programs.get(&profile.agent) {
         return Some(named.clone());
     }
-    if kind == AgentKind::Rehearsal {
-        return find_own(kind.name(), lookup);
+    if profile.support == ProfileSupport::Own {
+        return find_own(&profile.program, lookup);
     }
-    let program = find_agent(kind, lookup.inherited.get("PATH")?)?;
-    // A link in `PATH` may point into a workspace.
-    (!lookup.workspaces.contains(&program)).then_some(program)
+    let found = find_agent(profile, lookup.inherited.get("PATH")?)?;
+    // A link in `PATH` may point into a workspace. A path that the operator configured is used from anywhere.
+    let is_configured = Path::new(&profile.program).is_absolute();
+    (is_configured || !lookup.workspaces.contains(&found)).then_some(found)
 }
 
 fn find_own(name: &str, lookup: &Lookup) -> Option<PathBuf> {
     let beside = lookup.own_directory.as_ref().map(|directory| directory.join(name));
     let path = lookup.inherited.get("PATH").map_or("", String::as_str);
     beside.filter(|program| find::is_program(program)).or_else(|| find_in_path(name, path))
-}
-
-fn install_remedy(kind: AgentKind) -> &'static str {
-    match kind {
-        AgentKind::Claude => "install it with `npm install -g @anthropic-ai/claude-code`",
-        AgentKind::Codex => "install it with `npm install -g @openai/codex`",
-        AgentKind::Gemini => "install it with `npm install -g @google/gemini-cli`",
-        AgentKind::Rehearsal => "install all of Switchboard: `cargo install --path crates/switchboard`",
-    }
 }

@@ -4,10 +4,28 @@
 
 use std::time::Duration;
 
-use crate::parse::Summary;
+use crate::driver::Summary;
 
-/// The idle time after the answer before the process is stopped.
-pub const LINGER: Duration = Duration::from_secs(15);
+/// The silence of an agent before its process is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// During the handshake. Some start servers before they reply.
+    pub handshake: Duration,
+    /// After the answer.
+    pub answered: Duration,
+    /// After the answer, once its input is closed: nothing but its exit is left. Some take two seconds.
+    pub closed: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_mins(2),
+            answered: Duration::from_secs(15),
+            closed: Duration::from_secs(5),
+        }
+    }
+}
 
 /// The number of rejected attempts of one request that stop a run. The first may be caused by an expired token, which the agent
 /// refreshes.
@@ -20,18 +38,27 @@ pub enum EarlyStop {
     Answered,
     /// The model's API rejects the login, and the agent would retry for minutes.
     LoginRefused,
+    /// The agent does not answer a request of the handshake.
+    Unresponsive {
+        /// Its silence.
+        silence: Duration,
+    },
 }
 
 /// Returns the reason for stopping a run, and the idle time to wait first. Returns `None` while the agent has work.
 ///
 /// A running background task and a further turn count as work, however long the agent is silent: only the limits of the call stop
 /// it.
-pub fn early_stop(summary: &Summary, linger: Duration) -> Option<(EarlyStop, Duration)> {
+pub fn early_stop(summary: &Summary, patience: Patience, is_closed: bool) -> Option<(EarlyStop, Duration)> {
     if is_login_refused(summary) {
         return Some((EarlyStop::LoginRefused, Duration::ZERO));
     }
-    let is_busy = summary.is_in_further_turn() || summary.background.running().next().is_some();
-    (summary.reported.is_some() && !is_busy).then_some((EarlyStop::Answered, linger))
+    if summary.unanswered.is_some() {
+        let silence = patience.handshake;
+        return Some((EarlyStop::Unresponsive { silence }, silence));
+    }
+    let silence = if is_closed { patience.closed.min(patience.answered) } else { patience.answered };
+    summary.has_answered().then_some((EarlyStop::Answered, silence))
 }
 
 /// Returns whether the agent has no answer because its login was rejected.
@@ -42,7 +69,7 @@ pub(crate) fn is_login_refused(summary: &Summary) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ParseLimits, Parser};
+    use crate::{Driver, DriverSpec, ParseLimits};
     use model::AgentKind;
 
     const DONE: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"fine"}"#;
@@ -58,7 +85,7 @@ mod tests {
 
     #[test]
     fn busy_run_is_not_stopped_early() {
-        let answered = Some((EarlyStop::Answered, LINGER));
+        let answered = Some((EarlyStop::Answered, Patience::default().answered));
         let refused = Some((EarlyStop::LoginRefused, Duration::ZERO));
         let table: [(&[&str], _); 14] = [
             (&[], None),
@@ -82,9 +109,9 @@ mod tests {
     }
 
     fn decide(agent: AgentKind, lines: &[&str]) -> Option<(EarlyStop, Duration)> {
-        let mut parser = Parser::new(agent, ParseLimits::default());
-        parser.feed(format!("{}\n", lines.join("\n")).as_bytes(), &mut |_| {});
-        early_stop(parser.summary(), LINGER)
+        let mut driver = Driver::new(&DriverSpec::one_shot(agent).unwrap(), ParseLimits::default());
+        driver.feed(format!("{}\n", lines.join("\n")).as_bytes(), &mut |_| {});
+        early_stop(driver.summary(), Patience::default(), false)
     }
 
     #[test]

@@ -4,8 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use model::AgentKind;
-
 /// Variables that any program needs: paths, locale, proxies.
 const COMMON: &[&str] = &[
     "PATH",
@@ -35,52 +33,6 @@ const COMMON: &[&str] = &[
 ];
 const COMMON_PREFIXES: &[&str] = &["LC_", "XDG_"];
 
-const CLAUDE: &[&str] = &[
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_AUTH_TOKEN",
-    "ANTHROPIC_BASE_URL",
-    "ANTHROPIC_CUSTOM_HEADERS",
-    "ANTHROPIC_SMALL_FAST_MODEL",
-    "API_TIMEOUT_MS",
-    "BASH_DEFAULT_TIMEOUT_MS",
-    "BASH_MAX_TIMEOUT_MS",
-    "CLAUDE_CODE_API_KEY_HELPER_TTL_MS",
-    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
-    "CLAUDE_CODE_MAX_OUTPUT_TOKENS",
-    "CLAUDE_CODE_MAX_RETRIES",
-    "CLAUDE_CODE_OAUTH_TOKEN",
-    "CLAUDE_CODE_TMPDIR",
-    "CLAUDE_CONFIG_DIR",
-    "DISABLE_AUTOUPDATER",
-    "DISABLE_ERROR_REPORTING",
-    "DISABLE_TELEMETRY",
-    "IS_SANDBOX",
-    "MAX_MCP_OUTPUT_TOKENS",
-    "MAX_THINKING_TOKENS",
-    "MCP_TIMEOUT",
-];
-const CODEX: &[&str] = &[
-    "CODEX_API_KEY",
-    "CODEX_CA_CERTIFICATE",
-    "CODEX_HOME",
-    "OPENAI_API_KEY",
-    "OPENAI_BASE_URL",
-    "OPENAI_ORGANIZATION",
-    "OPENAI_PROJECT",
-];
-const GEMINI: &[&str] = &[
-    "GEMINI_API_KEY",
-    "GEMINI_CLI_HOME",
-    "GOOGLE_API_KEY",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_CLOUD_LOCATION",
-    "GOOGLE_CLOUD_PROJECT",
-    "GOOGLE_GEMINI_BASE_URL",
-    "GOOGLE_GENAI_USE_GCA",
-    "GOOGLE_GENAI_USE_VERTEXAI",
-    "GOOGLE_VERTEX_BASE_URL",
-];
-
 /// Matches an allowed prefix, but is a directory of sockets.
 const NOT_BY_PREFIX: &str = "XDG_RUNTIME_DIR";
 
@@ -100,40 +52,41 @@ pub fn forbidden_variable(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The variables that an agent gets by default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Variables that an agent gets by default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DefaultVariables {
     /// Exact names.
-    pub names: &'static [&'static str],
+    pub names: Vec<String>,
     /// Prefixes of names.
-    pub prefixes: &'static [&'static str],
+    pub prefixes: Vec<String>,
 }
 
 impl DefaultVariables {
-    /// The variables of every agent, except for `XDG_RUNTIME_DIR`.
-    pub const COMMON: Self = Self { names: COMMON, prefixes: COMMON_PREFIXES };
+    /// Returns variables without prefixes.
+    pub(crate) fn named(names: &[&str]) -> Self {
+        Self { names: names.iter().map(|name| (*name).to_owned()).collect(), prefixes: Vec::new() }
+    }
+
+    /// Returns the variables of every agent, except for `XDG_RUNTIME_DIR`.
+    pub fn common() -> Self {
+        let prefixes = COMMON_PREFIXES.iter().map(|prefix| (*prefix).to_owned()).collect();
+        Self { prefixes, ..Self::named(COMMON) }
+    }
 
     fn contain(&self, name: &str) -> bool {
-        self.names.contains(&name) || self.prefixes.iter().any(|prefix| name.starts_with(prefix))
+        self.names.iter().any(|own| own == name)
+            || self.prefixes.iter().any(|prefix| name.starts_with(prefix))
     }
 }
 
-/// Returns the additional variables of one agent: its login and configuration.
-pub fn default_variables(kind: AgentKind) -> DefaultVariables {
-    let (names, prefixes): (_, &[&str]) = match kind {
-        AgentKind::Claude => (CLAUDE, &[]),
-        AgentKind::Codex => (CODEX, &[]),
-        AgentKind::Gemini => (GEMINI, &[]),
-        AgentKind::Rehearsal => (&[] as &[&str], &["REHEARSAL_"]),
-    };
-    DefaultVariables { names, prefixes }
+fn is_common(name: &str) -> bool {
+    name != NOT_BY_PREFIX
+        && (COMMON.contains(&name) || COMMON_PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
 }
 
-/// Returns the variables of `inherited` that an agent gets by default.
-pub fn environment(kind: AgentKind, inherited: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let own = default_variables(kind);
-    let may_pass =
-        |name: &str| name != NOT_BY_PREFIX && (DefaultVariables::COMMON.contain(name) || own.contain(name));
+/// Returns the variables of `inherited` that an agent with these variables of its own gets by default.
+pub fn environment(own: &DefaultVariables, inherited: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let may_pass = |name: &str| is_common(name) || own.contain(name) && forbidden_variable(name).is_none();
     inherited
         .iter()
         .filter(|(name, _)| may_pass(name))
@@ -143,11 +96,14 @@ pub fn environment(kind: AgentKind, inherited: &BTreeMap<String, String>) -> BTr
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use model::AgentKind;
 
-    fn passed(kind: AgentKind, names: &[&str]) -> Vec<String> {
+    use super::*;
+    use crate::{AgentProfile, AgentProfiles};
+
+    fn passed(agent: &AgentProfile, names: &[&str]) -> Vec<String> {
         let inherited = names.iter().map(|name| ((*name).to_owned(), "x".to_owned())).collect();
-        environment(kind, &inherited).into_keys().collect()
+        environment(&agent.variables, &inherited).into_keys().collect()
     }
 
     #[test]
@@ -168,14 +124,16 @@ mod tests {
             "SWITCHBOARD_RUN_ID",
             "XDG_RUNTIME_DIR",
         ];
-        for kind in AgentKind::ALL {
-            assert_eq!(passed(kind, &hostile), Vec::<String>::new(), "{kind}");
+        for agent in AgentProfiles::default().iter() {
+            assert_eq!(passed(agent, &hostile), Vec::<String>::new(), "{}", agent.title);
         }
     }
 
     #[test]
     fn agent_gets_only_its_own_api_key() {
         let keys = ["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY"];
+        let profiles = AgentProfiles::default();
+        let passed = |kind, names: &[&str]| passed(profiles.get(kind).unwrap(), names);
         assert_eq!(passed(AgentKind::Claude, &keys), ["ANTHROPIC_API_KEY"]);
         assert_eq!(passed(AgentKind::Codex, &keys), ["OPENAI_API_KEY"]);
         assert_eq!(passed(AgentKind::Gemini, &keys), ["GEMINI_API_KEY"]);
@@ -185,8 +143,8 @@ mod tests {
     #[test]
     fn locale_proxy_and_path_variables_pass() {
         let common = ["HOME", "HTTPS_PROXY", "LC_ALL", "PATH", "XDG_CONFIG_HOME", "no_proxy"];
-        for kind in AgentKind::ALL {
-            assert_eq!(passed(kind, &common), common, "{kind}");
+        for agent in AgentProfiles::default().iter() {
+            assert_eq!(passed(agent, &common), common, "{}", agent.title);
         }
     }
 

@@ -4,40 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use model::AgentKind;
-
-/// Returns the vendor's model API and login hosts. Agents work without telemetry and update hosts.
-fn vendor_hosts(agent: AgentKind) -> &'static [&'static str] {
-    match agent {
-        AgentKind::Claude => {
-            &["api.anthropic.com", "console.anthropic.com", "platform.claude.com", "claude.ai"]
-        }
-        AgentKind::Codex => &["api.openai.com", "chatgpt.com", "auth.openai.com"],
-        AgentKind::Gemini => &[
-            "generativelanguage.googleapis.com",
-            "cloudcode-pa.googleapis.com",
-            "aiplatform.googleapis.com",
-            "oauth2.googleapis.com",
-        ],
-        AgentKind::Rehearsal => &[],
-    }
-}
-
-/// Returns the variables that configure another base URL.
-fn base_url_variables(agent: AgentKind) -> &'static [&'static str] {
-    match agent {
-        AgentKind::Claude => &["ANTHROPIC_BASE_URL"],
-        AgentKind::Codex => &["OPENAI_BASE_URL"],
-        AgentKind::Gemini => &["GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL"],
-        AgentKind::Rehearsal => &[],
-    }
-}
+use crate::AgentProfile;
 
 /// Returns the hosts that an agent can always reach.
-pub(crate) fn required_hosts(agent: AgentKind, env: &BTreeMap<String, String>) -> Vec<String> {
+pub(crate) fn required_hosts(profile: &AgentProfile, env: &BTreeMap<String, String>) -> Vec<String> {
     let configured =
-        base_url_variables(agent).iter().filter_map(|name| env.get(*name)).flat_map(|url| hosts_of_url(url));
-    vendor_hosts(agent).iter().map(|host| (*host).to_owned()).chain(configured).collect()
+        profile.base_urls.iter().filter_map(|name| env.get(name)).flat_map(|url| hosts_of_url(url));
+    profile.hosts.iter().cloned().chain(configured).collect()
 }
 
 /// Returns the host and port of a URL. `localhost` also stands for its addresses.
@@ -53,15 +26,24 @@ fn hosts_of_url(url: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use model::AgentKind;
+
     use super::*;
+    use crate::AgentProfiles;
 
     fn with(name: &str, url: &str) -> Vec<String> {
-        required_hosts(AgentKind::Claude, &BTreeMap::from([(name.to_owned(), url.to_owned())]))
+        required_hosts(&claude(), &BTreeMap::from([(name.to_owned(), url.to_owned())]))
+    }
+
+    fn claude() -> Arc<AgentProfile> {
+        Arc::clone(AgentProfiles::default().get(AgentKind::Claude).unwrap())
     }
 
     #[test]
     fn required_hosts_are_valid_rules() {
-        for agent in AgentKind::ALL {
+        for agent in AgentProfiles::default().iter() {
             for host in required_hosts(agent, &BTreeMap::new()) {
                 host.parse::<model::HostRule>().unwrap();
             }
@@ -75,9 +57,6 @@ mod tests {
         assert!(has(with("ANTHROPIC_BASE_URL", "http://user:pw@10.0.0.1/"), "10.0.0.1"));
         assert!(has(with("ANTHROPIC_BASE_URL", "http://localhost:80"), "127.0.0.1:80"));
         assert!(!has(with("OPENAI_BASE_URL", "https://other.corp"), "other.corp"));
-        assert_eq!(
-            with("ANTHROPIC_BASE_URL", "nonsense"),
-            required_hosts(AgentKind::Claude, &BTreeMap::new())
-        );
+        assert_eq!(with("ANTHROPIC_BASE_URL", "nonsense"), required_hosts(&claude(), &BTreeMap::new()));
     }
 }

@@ -7,70 +7,34 @@
 //! (`--flag=value`), so that no value is parsed as a flag. An option that an agent cannot enforce is rejected, never silently
 //! dropped.
 
+mod acp;
 mod claude;
 mod codex;
 mod confine;
 mod error;
 mod gemini;
+mod plain;
 
-use std::fmt;
 use std::path::Path;
 
 use model::{
-    AgentKind, CallSpec, ExpectedSession, Limits, Mode, RunPlan, SessionId, SettingSource, SettingsChoice,
+    AgentKind, CallSpec, ExpectedSession, InputMode, Limits, Mode, RunPlan, SessionId, SettingSource,
+    SettingsChoice,
 };
 
 pub use error::LaunchError;
 pub(crate) use error::WITH_FILE_TOOLS;
 
-use crate::{Capability, LaunchSetup, forbidden_variable};
+use crate::outcome::compile_schema;
+use crate::prompt_limit::Excess;
+use crate::{
+    AgentFeature, AgentProfile, Capability, Driver, DriverSpec, LaunchRules, LaunchSetup, ParseLimits,
+    forbidden_variable,
+};
 
-/// The longest prompt that any agent accepts.
-pub const MAX_PROMPT_BYTES: usize = 10 * 1024 * 1024;
-
-/// The longest prompt of codex, in characters.
-pub const MAX_PROMPT_CHARS_CODEX: usize = 1_048_576;
-
-/// The longest prompt of gemini. Above about 4.19 MB it sends no request, prints nothing and reports success.
-pub const MAX_PROMPT_BYTES_GEMINI: usize = 4_000_000;
-
-/// The prompt limit of an agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PromptLimit {
-    /// In bytes of UTF-8.
-    Bytes(usize),
-    /// In characters.
-    Chars(usize),
-}
-
-impl PromptLimit {
-    /// Returns the limit of an agent.
-    pub fn for_agent(agent: AgentKind) -> Self {
-        match agent {
-            AgentKind::Claude | AgentKind::Rehearsal => Self::Bytes(MAX_PROMPT_BYTES),
-            AgentKind::Codex => Self::Chars(MAX_PROMPT_CHARS_CODEX),
-            AgentKind::Gemini => Self::Bytes(MAX_PROMPT_BYTES_GEMINI),
-        }
-    }
-
-    /// Checks the size of a prompt.
-    fn check(self, agent: AgentKind, bytes: usize, chars: usize) -> Result<(), LaunchError> {
-        let (length, limit, unit) = match self {
-            Self::Bytes(limit) => (bytes, limit, "bytes"),
-            Self::Chars(limit) => (chars, limit, "characters"),
-        };
-        if length > limit { Err(LaunchError::PromptTooLong { agent, length, limit, unit }) } else { Ok(()) }
-    }
-}
-
-impl fmt::Display for PromptLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(limit) => write!(f, "{limit} bytes"),
-            Self::Chars(limit) => write!(f, "{limit} characters"),
-        }
-    }
-}
+/// The request for an answer to a schema.
+const SCHEMA_INSTRUCTION: &str =
+    "Reply with nothing but JSON that matches this JSON Schema, without a Markdown fence:";
 
 /// The shell of commands.
 const SHELL: &str = "/bin/sh";
@@ -80,6 +44,9 @@ const GIT_CONFIG: &str = "gitconfig";
 
 /// The longest argument. Linux rejects more than 128 KiB, flag and terminating NUL included.
 const MAX_ARGUMENT_BYTES: usize = 120 * 1024;
+
+/// Read-only mode of an agent that only a sandbox can keep from writing.
+const UNCONFINED_OBSERVE: &str = "mode `observe` without a sandbox";
 
 /// A call that is ready to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +72,7 @@ impl Launch {
 
 /// Plans the process of a call, or returns the reason why the call cannot run as requested.
 pub fn launch(spec: &CallSpec, setup: &LaunchSetup) -> Result<Launch, LaunchError> {
-    check(spec)?;
+    check(spec, &setup.profile)?;
     for name in &setup.pass_on {
         if let Some(reason) = forbidden_variable(name) {
             return Err(LaunchError::ForbiddenVariable { variable: name.clone(), reason });
@@ -114,14 +81,17 @@ pub fn launch(spec: &CallSpec, setup: &LaunchSetup) -> Result<Launch, LaunchErro
     let spec = &confine::within_policy(spec, setup)?;
     let model = setup.models.for_agent(spec.agent).resolve(spec.model.as_deref())?;
     let mut draft = Draft::new(spec, setup, model);
-    match spec.agent {
-        AgentKind::Claude => claude::write(&mut draft)?,
-        AgentKind::Codex => codex::write(&mut draft)?,
-        AgentKind::Gemini => gemini::write(&mut draft)?,
-        AgentKind::Rehearsal => {
-            draft.plan.args.extend(["--as", "claude"].map(str::to_owned));
+    match &setup.profile.launch {
+        LaunchRules::Claude => {
+            if spec.agent == AgentKind::Rehearsal {
+                draft.plan.args.extend(["--as", "claude"].map(str::to_owned));
+            }
             claude::write(&mut draft)?;
         }
+        LaunchRules::Codex => codex::write(&mut draft)?,
+        LaunchRules::Gemini => gemini::write(&mut draft)?,
+        LaunchRules::Acp(rules) => acp::write(&mut draft, rules)?,
+        LaunchRules::Plain(rules) => plain::write(&mut draft, rules)?,
     }
     confine::confine(&mut draft)?;
     draft.plan.check()?;
@@ -131,15 +101,21 @@ pub fn launch(spec: &CallSpec, setup: &LaunchSetup) -> Result<Launch, LaunchErro
 /// Returns the private state directory of a call, if it has one.
 pub(crate) fn policy_directory(spec: &CallSpec, setup: &LaunchSetup) -> Option<std::path::PathBuf> {
     let spec = confine::within_policy(spec, setup).ok()?;
-    confine::private_state(spec.agent, &spec.policy, setup).ok()?
+    confine::private_state(&spec.policy, setup).ok()?
 }
 
-fn check(spec: &CallSpec) -> Result<(), LaunchError> {
+fn check(spec: &CallSpec, profile: &AgentProfile) -> Result<(), LaunchError> {
     if spec.prompt.trim().is_empty() {
         return Err(LaunchError::EmptyPrompt);
     }
-    let limit = PromptLimit::for_agent(spec.agent);
-    limit.check(spec.agent, spec.prompt.len(), spec.prompt.chars().count())?;
+    let Excess { length, limit, unit } = match profile.prompt_limit.check(&spec.prompt) {
+        Ok(()) => return check_options(spec),
+        Err(excess) => excess,
+    };
+    Err(LaunchError::PromptTooLong { agent: spec.agent, length, limit, unit })
+}
+
+fn check_options(spec: &CallSpec) -> Result<(), LaunchError> {
     if spec.max_turns == Some(0) {
         return Err(LaunchError::BadLimit { option: "max_turns", value: "0".to_owned() });
     }
@@ -162,8 +138,7 @@ fn check(spec: &CallSpec) -> Result<(), LaunchError> {
         }
     }
     if let Some(schema) = &spec.output_schema {
-        serde_json::from_str::<serde_json::Map<_, _>>(schema)
-            .map_err(|source| LaunchError::BadSchema { source: source.into() })?;
+        compile_schema(schema).map_err(|problem| LaunchError::BadSchema { problem })?;
     }
     Ok(())
 }
@@ -184,7 +159,7 @@ struct Draft<'a> {
 impl<'a> Draft<'a> {
     fn new(spec: &'a CallSpec, setup: &'a LaunchSetup, model: Option<String>) -> Self {
         let plan = RunPlan {
-            env: setup.base_environment(spec.agent),
+            env: setup.base_environment(),
             input: spec.prompt.clone().into_bytes(),
             limits: spec.limits.clone(),
             ..RunPlan::new(&setup.program, &spec.cwd)
@@ -254,6 +229,35 @@ impl<'a> Draft<'a> {
     /// Rejects an option that the agent does not support.
     fn reject_if(&self, is_set: bool, option: &'static str) -> Result<(), LaunchError> {
         if is_set { Err(LaunchError::Unsupported { agent: self.spec.agent, option }) } else { Ok(()) }
+    }
+
+    fn unsupported(&self, option: &'static str) -> LaunchError {
+        LaunchError::Unsupported { agent: self.spec.agent, option }
+    }
+
+    /// Rejects an option without the feature that it needs.
+    fn need(&self, is_set: bool, feature: AgentFeature, option: &'static str) -> Result<(), LaunchError> {
+        self.reject_if(is_set && !self.setup.profile.has(feature), option)
+    }
+
+    /// Returns the prompt with the instructions for an agent without a feature for schemas. A slash at its start would be a command.
+    fn text_of_prompt(&self) -> String {
+        let prompt = &self.spec.prompt;
+        let slash = if prompt.starts_with('/') { "\n" } else { "" };
+        match &self.spec.output_schema {
+            Some(schema) if !self.setup.profile.has(AgentFeature::Schema) => {
+                format!("{slash}{prompt}\n\n{SCHEMA_INSTRUCTION}\n{schema}")
+            }
+            _ => format!("{slash}{prompt}"),
+        }
+    }
+
+    /// Makes the run a conversation, and sends its first bytes.
+    fn converse(&mut self, spec: &DriverSpec) {
+        let driver = Driver::new(spec, ParseLimits::default());
+        self.plan.input = driver.unsent().to_vec();
+        self.plan.input_mode = InputMode::Open;
+        self.plan.driver = spec.to_bytes();
     }
 
     /// Returns the id of a requested session. Rejects an id that is not a UUID: codex would silently start a new session, and

@@ -58,26 +58,23 @@ impl BadModelName {
     }
 }
 
-/// The operator's model names for every agent.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ModelTables {
-    /// The table of Claude Code.
-    pub claude: ModelTable,
-    /// The table of Codex.
-    pub codex: ModelTable,
-    /// The table of Gemini.
-    pub gemini: ModelTable,
-}
+/// The operator's model names, by agent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ModelTables(BTreeMap<AgentKind, ModelTable>);
 
 impl ModelTables {
-    /// Returns the table of an agent. The rehearsal agent uses claude's.
-    pub fn for_agent(&self, kind: AgentKind) -> &ModelTable {
-        match kind {
-            AgentKind::Claude | AgentKind::Rehearsal => &self.claude,
-            AgentKind::Codex => &self.codex,
-            AgentKind::Gemini => &self.gemini,
-        }
+    /// Sets the table of an agent.
+    #[must_use]
+    pub fn with(mut self, agent: AgentKind, table: ModelTable) -> Self {
+        self.0.insert(agent, table);
+        self
+    }
+
+    /// Returns the table of an agent, empty by default. The rehearsal agent uses claude's.
+    pub fn for_agent(&self, agent: AgentKind) -> &ModelTable {
+        static EMPTY: ModelTable = ModelTable { default: None, aliases: BTreeMap::new() };
+        let agent = if agent == AgentKind::Rehearsal { AgentKind::Claude } else { agent };
+        self.0.get(&agent).unwrap_or(&EMPTY)
     }
 }
 
@@ -87,7 +84,7 @@ mod tests {
 
     #[test]
     fn omitted_model_is_left_to_the_agent() {
-        for kind in AgentKind::ALL {
+        for kind in AgentKind::NATIVE {
             for asked in [None, Some(""), Some(" ")] {
                 assert_eq!(
                     ModelTables::default().for_agent(kind).resolve(asked),
@@ -101,7 +98,7 @@ mod tests {
     #[test]
     fn vendor_names_and_aliases_pass_through() {
         for name in ["opus", "opusplan", "claude-opus-4-6[1m]", "gpt-5.2-codex", "flash-lite", "us.x/y@1:2"] {
-            let resolved = ModelTables::default().claude.resolve(Some(name)).unwrap();
+            let resolved = ModelTable::default().resolve(Some(name)).unwrap();
             assert_eq!(resolved.as_deref(), Some(name));
         }
     }
@@ -118,7 +115,7 @@ mod tests {
     #[test]
     fn model_name_rejects_flags_and_odd_characters() {
         for bad in ["--model", "-4", "a b4", "x\n4"] {
-            assert!(ModelTables::default().claude.resolve(Some(bad)).is_err(), "{bad:?}");
+            assert!(ModelTable::default().resolve(Some(bad)).is_err(), "{bad:?}");
         }
     }
 }

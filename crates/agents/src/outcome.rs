@@ -7,6 +7,7 @@
 mod error_patterns;
 mod figures;
 mod refusals;
+mod schema;
 
 use std::time::Duration;
 
@@ -15,12 +16,13 @@ use model::{
     Requirement, RunReport, SandboxReport, SessionId, SessionMismatch, Totals, Usage, Verdict,
 };
 
+use crate::driver::{ExitRule, ReportedError, ReportedErrorCode, ReportedResult, Summary, without_last_word};
 use crate::early_stop::is_login_refused;
-use crate::parse::{ReportedError, ReportedErrorCode, ReportedResult, Summary, without_last_word};
-use crate::{Launch, Version};
+use crate::{EarlyStop, Launch, Version};
 use error_patterns::{kind_from_message, kind_from_status, retried_request, retry_after};
 use figures::Figures;
 pub(crate) use refusals::joined as joined_refusals;
+pub(crate) use schema::compile as compile_schema;
 
 /// Since this version claude counts cost per session.
 const CLAUDE_COUNTS_SESSIONS_SINCE: Version = Version(2, 1, 325);
@@ -43,12 +45,14 @@ pub struct FinishedRun<'a> {
     pub session: &'a ExpectedSession,
     /// The requested model.
     pub model: Option<&'a str>,
-    /// The call had an output schema. The answer must then be JSON; it is not validated against the schema.
-    pub has_schema: bool,
+    /// The output schema of the call.
+    pub schema: Option<&'a str>,
     /// The agent's totals of the session before this run ([`Outcome::session_totals`] of the previous run).
     pub totals_before: Option<Totals>,
     /// The limits of the call, for messages; `None` if they are not known.
     pub limits: Option<&'a Limits>,
+    /// The reason for which the reader of the run has stopped it.
+    pub early_stop: Option<EarlyStop>,
 }
 
 impl<'a> FinishedRun<'a> {
@@ -69,9 +73,10 @@ impl<'a> FinishedRun<'a> {
             stderr_tail,
             session,
             model,
-            has_schema: false,
+            schema: None,
             totals_before: None,
             limits,
+            early_stop: None,
         }
     }
 }
@@ -89,7 +94,7 @@ pub fn judge(run: &FinishedRun<'_>) -> Outcome {
         verdict,
         text: summary.text(),
         text_cut: summary.text_cut(),
-        structured_output: structured_output(run),
+        structured_output: schema::answer(run),
         session_mismatch: mismatch,
         model: summary.model.clone().or_else(|| run.model.map(str::to_owned)),
         usage,
@@ -120,7 +125,10 @@ fn verdict(run: &FinishedRun<'_>, mismatch: Option<&SessionMismatch>) -> Verdict
             let message = format!("the agent's result cannot be parsed: {why}");
             Some(failure(FailureKind::InvalidOutput, &message))
         }
-        (None, End::Exited) => Some(failure_without_result(run)),
+        (None, End::Exited) => match &run.summary.exit_rule {
+            Some(rule) => judge_exit_code(run, rule, mismatch),
+            None => Some(failure_without_result(run)),
+        },
         (None | Some(ReportedResult::Unreadable(_)), end) => Some(failure_from_outside(run, end)),
     };
     failure.map_or(Verdict::Success, Verdict::Failed)
@@ -154,10 +162,30 @@ fn contradicted_success(run: &FinishedRun<'_>, mismatch: Option<&SessionMismatch
             "the agent reported success without a request to a model",
         ));
     }
-    if run.has_schema && structured_output(run).is_none() {
-        return Some(failure(FailureKind::InvalidOutput, "the answer does not match the output schema"));
+    schema::find_mismatch(run).map(|problem| failure(FailureKind::SchemaMismatch, &problem))
+}
+
+/// Judges a program without a result of its own.
+fn judge_exit_code(
+    run: &FinishedRun<'_>,
+    rule: &ExitRule,
+    mismatch: Option<&SessionMismatch>,
+) -> Option<Failure> {
+    if run.report.exit != Some(Exit::Code(0)) {
+        let failed = failure_without_result(run);
+        // The output is no stream that could be damaged.
+        let is_plain = matches!(failed.kind, FailureKind::InvalidOutput | FailureKind::EmptyOutput);
+        let exit = run.report.exit.map_or_else(|| "an unknown exit".to_owned(), |exit| exit.to_string());
+        let message = format!("the command ended with {exit}: {}", last_line(run.stderr_tail));
+        return Some(if is_plain { failure(FailureKind::AgentError, &message) } else { failed });
     }
-    None
+    if let Some(problem) = &rule.problem {
+        return Some(failure(FailureKind::InvalidOutput, problem));
+    }
+    if run.summary.text().trim().is_empty() {
+        return Some(failure(FailureKind::EmptyOutput, "the command succeeded without an answer"));
+    }
+    contradicted_success(run, mismatch)
 }
 
 /// Returns the failure of an agent that answered while other work was running and was cut short.
@@ -231,7 +259,12 @@ fn reported_failure(run: &FinishedRun<'_>, error: &ReportedError) -> Failure {
     let kind = match error.code {
         ReportedErrorCode::MaxTurns => FailureKind::MaxTurns,
         ReportedErrorCode::MaxBudget => FailureKind::MaxBudget,
-        ReportedErrorCode::SchemaNotMet => FailureKind::InvalidOutput,
+        ReportedErrorCode::SchemaNotMet => FailureKind::SchemaMismatch,
+        ReportedErrorCode::Auth => FailureKind::Auth,
+        ReportedErrorCode::SessionNotFound => FailureKind::SessionNotFound,
+        ReportedErrorCode::UnsupportedOption => FailureKind::UnsupportedOption,
+        ReportedErrorCode::CutOff => FailureKind::Incomplete,
+        ReportedErrorCode::Protocol => FailureKind::ProtocolError,
         ReportedErrorCode::Other => {
             let by_status = error.http_status.or_else(|| exit_status(run)).and_then(kind_from_status);
             // Gemini reports a rejected key as a plain 400: an ambiguous status leaves the decision to the message.
@@ -305,6 +338,13 @@ fn failure_from_outside(run: &FinishedRun<'_>, end: &End) -> Failure {
         End::SupervisorLost => FailureKind::SupervisorLost,
         End::PolicyViolation { .. } => FailureKind::PolicyViolation,
     };
+    if let (Some(EarlyStop::Unresponsive { silence }), Some(method)) =
+        (run.early_stop, run.summary.unanswered)
+    {
+        let seconds = silence.as_secs_f64();
+        let message = format!("the agent did not reply to `{method}` within {seconds} s");
+        return failure(FailureKind::ProtocolError, &message);
+    }
     if is_login_refused(run.summary) && matches!(end, End::Stopped | End::Deadline { .. }) {
         let last_error = run.summary.last_error.as_deref().unwrap_or("authentication failed");
         let times = run.summary.login_refusals;
@@ -427,18 +467,6 @@ fn mismatch(run: &FinishedRun<'_>) -> Option<SessionMismatch> {
     let got = run.summary.session_id.as_deref()?;
     let asked = run.session.broken_by(got)?.clone();
     Some(SessionMismatch { asked, got: got.to_owned() })
-}
-
-/// Returns the answer to a schema. Codex has no field for it: its whole answer is JSON, which is all that is checked here. Claude
-/// validates the schema and omits the field if the answer does not match.
-fn structured_output(run: &FinishedRun<'_>) -> Option<String> {
-    match run.agent {
-        AgentKind::Codex if run.has_schema && run.summary.reported == Some(ReportedResult::Done) => {
-            let text = run.summary.text();
-            serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok().then_some(text)
-        }
-        _ => run.summary.structured_output.clone(),
-    }
 }
 
 /// Returns the counters of an agent that counts per session.

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use model::{AgentKind, CallSpec};
 use regular_file::{create_private_directory, create_regular, open_linked, read_regular};
@@ -13,32 +13,29 @@ use serde_json::{Value, json};
 
 use crate::LaunchSetup;
 use crate::launch::policy_directory;
-
-/// Returns the credential files in the state directory of an agent.
-fn login_files(agent: AgentKind) -> &'static [&'static str] {
-    match agent {
-        AgentKind::Claude => &[".credentials.json"],
-        AgentKind::Codex => &["auth.json"],
-        AgentKind::Gemini => &[".gemini/oauth_creds.json", ".gemini/google_accounts.json"],
-        AgentKind::Rehearsal => &[],
-    }
-}
+use crate::state::StateDirectory;
 
 /// Creates the private state directory of a call that requests one, and copies the user's login.
 pub fn seed_private_state(spec: &CallSpec, setup: &LaunchSetup) -> io::Result<()> {
     let Some(directory) = policy_directory(spec, setup) else { return Ok(()) };
     create_private_directory(&directory)?;
-    let Some(users) = user_directory(spec.agent, setup) else { return Ok(()) };
-    for name in login_files(spec.agent) {
-        copy_if_newer(&users.join(name), &directory.join(name))?;
+    let profile = &setup.profile;
+    let Some(rule) = profile.states.first() else { return Ok(()) };
+    let (Some(users), Some(private)) =
+        (rule.directory(&setup.inherited), StateDirectory::find(rule, Some(&directory), &setup.inherited))
+    else {
+        return Ok(());
+    };
+    for name in profile.login.files.iter().chain(&profile.login.companions) {
+        copy_if_newer(&users.join(name), &private.path().join(name))?;
     }
     if spec.agent == AgentKind::Gemini {
-        copy_login_choice(&users.join(GEMINI_SETTINGS), &directory.join(GEMINI_SETTINGS))?;
+        copy_login_choice(&users.join(GEMINI_SETTINGS), &private.path().join(GEMINI_SETTINGS))?;
     }
     Ok(())
 }
 
-const GEMINI_SETTINGS: &str = ".gemini/settings.json";
+const GEMINI_SETTINGS: &str = "settings.json";
 
 /// Copies gemini's choice of a login method from its settings, without which it has no login. Copies no other setting.
 fn copy_login_choice(from: &Path, to: &Path) -> io::Result<()> {
@@ -52,17 +49,6 @@ fn copy_login_choice(from: &Path, to: &Path) -> io::Result<()> {
         return Ok(());
     }
     write(to, chosen.as_bytes())
-}
-
-fn user_directory(agent: AgentKind, setup: &LaunchSetup) -> Option<PathBuf> {
-    let given = |name: &str| setup.inherited.get(name).map(PathBuf::from);
-    let home = given("HOME");
-    match agent {
-        AgentKind::Claude => given("CLAUDE_CONFIG_DIR").or(home.map(|home| home.join(".claude"))),
-        AgentKind::Codex => given("CODEX_HOME").or(home.map(|home| home.join(".codex"))),
-        AgentKind::Gemini => given("GEMINI_CLI_HOME").or(home),
-        AgentKind::Rehearsal => None,
-    }
 }
 
 /// Copies a login if it is newer.

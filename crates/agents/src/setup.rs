@@ -4,16 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::{AgentKind, CallPolicy, CheckoutSource, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::{ModelTables, Version, WorkspaceFiles, environment};
+use crate::{AgentProfile, ImageFile, ModelTables, Version, WorkspaceFiles, environment};
 
 /// The inputs of [`crate::launch`] besides the call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LaunchSetup {
+    /// The agent.
+    pub profile: Arc<AgentProfile>,
     /// The executable, as an absolute path.
     pub program: PathBuf,
     /// The version, if it was probed.
@@ -26,6 +29,8 @@ pub struct LaunchSetup {
     pub inherited: BTreeMap<String, String>,
     /// Additional variables that the operator passes through. Those of [`crate::forbidden_variable`] are rejected.
     pub pass_on: BTreeSet<String>,
+    /// The images of the call ([`crate::read_images`]).
+    pub images: Vec<ImageFile>,
     /// The directory of the run's private files, `<spool>/private`, as an absolute path.
     pub private_directory: PathBuf,
     /// The files of the workspace ([`crate::inspect_workspace`]).
@@ -92,8 +97,8 @@ impl Default for HostConfig {
 
 impl LaunchSetup {
     /// Returns the environment of an agent before the agent-specific additions.
-    pub(crate) fn base_environment(&self, kind: AgentKind) -> BTreeMap<String, String> {
-        let mut env = environment(kind, &self.inherited);
+    pub(crate) fn base_environment(&self) -> BTreeMap<String, String> {
+        let mut env = environment(&self.profile.variables, &self.inherited);
         env.extend(
             self.pass_on.iter().filter_map(|name| Some((name.clone(), self.inherited.get(name)?.clone()))),
         );

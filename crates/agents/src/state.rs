@@ -1,15 +1,15 @@
-//! The state directory of each agent, and its persistent paths in a sandboxed run.
+//! The persistent paths of a sandboxed run in the state directories of its agent.
 //!
-//! Owns the lists, derived from the profiles in `profiles/`, which record the files that each tested version reads and writes in
-//! the home directory. An agent obeys nearly everything else in its state: settings, instructions, skills, shell snapshots,
+//! Derived from the recordings in `profiles/`, which list the files that each tested version reads and writes in the home directory. An agent obeys nearly everything else in its state: settings, instructions, skills, shell snapshots,
 //! installed programs. A sandboxed agent that could write those would run commands in the next call, sandboxed or not.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model::{AgentKind, AgentState, CallSpec, ExpectedSession, KeptPath};
+use model::{AgentState, CallSpec, ExpectedSession, KeptPath};
 
 use crate::LaunchError;
+use crate::profile::{KeptRule, StateRule};
 
 /// Directories of a project that later sessions read as instructions.
 const MEMORY: &[&str] = &["memory"];
@@ -17,109 +17,57 @@ const MEMORY: &[&str] = &["memory"];
 /// The longest name of a claude project directory that does not end in a hash.
 const CLAUDE_MAX_PROJECT: usize = 200;
 
-/// Entries of claude's state that are hidden from a run.
-const CLAUDE_DISCARDED: &[&str] = &[
-    // Sourced by the shell of every tool call.
-    "session-env",
-    "shell-snapshots",
-    // Tokens for running editors.
-    "ide",
-    // Processes of this machine, which a sandboxed run cannot see.
-    "daemon",
-    "jobs",
-    "sessions",
-    "backups",
-    "cache",
-    "debug",
-    "file-history",
-    "image-cache",
-    "paste-cache",
-    "projects",
-    "statsig",
-    "tasks",
-    "telemetry",
-    "todos",
-];
-
-/// Entries of codex's state that are hidden from a run. Its databases are rebuilt from the sessions and cannot be copied: a
-/// write-ahead log would not match the copy.
-const CODEX_DISCARDED: &[&str] = &[
-    // Helper programs, first in the `PATH` of a running codex.
-    "tmp",
-    ".tmp",
-    // Sourced by the shell of every tool call.
-    "shell_snapshots",
-    "cache",
-    "log",
-    "*.sqlite",
-    "*.sqlite-journal",
-    "*.sqlite-shm",
-    "*.sqlite-wal",
-];
-
-/// Entries of gemini's state that are hidden from a run.
-const GEMINI_DISCARDED: &[&str] = &[
-    // Git repositories, whose configuration git obeys.
-    "history", // Contains the downloaded search program besides the sessions.
-    "tmp",
-];
-
-/// The state directory of an agent.
+/// A state directory of a call.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct StateDirectory {
-    kind: AgentKind,
+pub(crate) struct StateDirectory<'a> {
+    rule: &'a StateRule,
     path: PathBuf,
-    /// The variable that points to it.
-    pub variable: &'static str,
-    /// The value of the variable: the directory, or for gemini its parent.
-    pub variable_value: PathBuf,
+    /// The variable that a sandboxed run gets, and its value: the directory, or for gemini its parent.
+    pub variable: Option<(&'a str, PathBuf)>,
 }
 
-impl StateDirectory {
-    /// Returns the state directory: a private one, the configured one, or the one in the home directory.
+impl<'a> StateDirectory<'a> {
+    /// Returns a state directory: below a private one, the configured one, or the one in the home directory.
     pub fn find(
-        kind: AgentKind,
-        private: Option<PathBuf>,
+        rule: &'a StateRule,
+        private: Option<&Path>,
         inherited: &BTreeMap<String, String>,
     ) -> Option<Self> {
-        let given = |name: &str| inherited.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let in_home = |name: &str| Some(given("HOME")?.join(name));
-        let (variable, variable_value) = match kind {
-            AgentKind::Claude => {
-                // Set even to the default, or claude would write `~/.claude.json`, which is outside of it.
-                let variable = "CLAUDE_CONFIG_DIR";
-                (variable, private.or_else(|| given(variable)).or_else(|| in_home(".claude"))?)
-            }
-            AgentKind::Codex => {
-                let variable = "CODEX_HOME";
-                (variable, private.or_else(|| given(variable)).or_else(|| in_home(".codex"))?)
-            }
-            AgentKind::Gemini => {
-                let variable = "GEMINI_CLI_HOME";
-                (variable, private.or_else(|| given(variable)).or_else(|| given("HOME"))?)
-            }
-            AgentKind::Rehearsal => return None,
+        let Some(variable) = &rule.variable else {
+            return Some(Self { rule, path: rule.directory(inherited)?, variable: None });
         };
-        let path = match kind {
-            AgentKind::Gemini => variable_value.join(".gemini"),
-            _ => variable_value.clone(),
+        let path = match private {
+            Some(private) => variable.directory(private),
+            None => rule.directory(inherited)?,
         };
-        Some(Self { kind, path, variable, variable_value })
+        let is_set = variable.is_set || private.is_some();
+        let levels = Path::new(&variable.below).components().count();
+        let value = path.ancestors().nth(levels)?.to_owned();
+        Some(Self { rule, path, variable: is_set.then_some((variable.name.as_str(), value)) })
+    }
+
+    /// Returns the directory.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns the state of the agent with the persistent paths of a call.
     pub fn profile(&self, spec: &CallSpec, session: &ExpectedSession) -> Result<AgentState, LaunchError> {
-        let (kept, discarded) = match self.kind {
-            AgentKind::Claude => (keep_claude(spec, session)?, CLAUDE_DISCARDED),
-            AgentKind::Codex => (keep_codex(), CODEX_DISCARDED),
-            AgentKind::Gemini => (keep_gemini(spec)?, GEMINI_DISCARDED),
-            AgentKind::Rehearsal => (Vec::new(), &[] as &[&str]),
+        let kept = match &self.rule.kept {
+            KeptRule::Claude => keep_claude(spec, session)?,
+            KeptRule::Codex => keep_codex(),
+            KeptRule::Gemini => keep_gemini(spec)?,
+            KeptRule::All => vec![KeptPath::Directory(PathBuf::new())],
+            KeptRule::Paths { directories, files } => {
+                let directories = directories.iter().map(|name| KeptPath::Directory(name.into()));
+                directories.chain(files.iter().map(|name| KeptPath::File(name.into()))).collect()
+            }
         };
         Ok(AgentState {
             directory: self.path.clone(),
-            variable: Some(self.variable.to_owned()),
+            variable: self.rule.variable.as_ref().map(|variable| variable.name.clone()),
             kept,
-            discarded: discarded.iter().map(|name| (*name).to_owned()).collect(),
+            discarded: self.rule.discarded.clone(),
         })
     }
 }
@@ -211,6 +159,7 @@ fn keep_gemini(spec: &CallSpec) -> Result<Vec<KeptPath>, LaunchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::AgentProfiles;
 
     #[test]
     fn project_directory_names_match_claude() {
@@ -222,10 +171,13 @@ mod tests {
 
     #[test]
     fn programs_and_shell_snapshots_do_not_persist() {
-        for kind in [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini] {
+        let profiles = AgentProfiles::default();
+        for (agent, rule) in
+            profiles.iter().flat_map(|profile| profile.states.iter().map(|rule| (profile.agent, rule)))
+        {
             let inherited = BTreeMap::from([("HOME".to_owned(), "/home/ana".to_owned())]);
-            let state = StateDirectory::find(kind, None, &inherited).unwrap();
-            let spec = CallSpec::new(kind, "x", "/home/ana/shop");
+            let state = StateDirectory::find(rule, None, &inherited).unwrap();
+            let spec = CallSpec::new(agent, "x", "/home/ana/shop");
             let profile = state.profile(&spec, &ExpectedSession::Any).unwrap();
             assert!(profile.directory.starts_with("/home/ana"), "{profile:?}");
             let forbidden =

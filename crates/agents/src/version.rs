@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use model::AgentKind;
 use serde::{Deserialize, Serialize};
 
 /// A version `x.y.z`.
@@ -50,17 +49,6 @@ pub struct TestedRange {
 }
 
 impl TestedRange {
-    /// Returns the range of an agent. `None` for the rehearsal agent, which is always compatible.
-    pub fn for_agent(kind: AgentKind) -> Option<Self> {
-        let (oldest, newest) = match kind {
-            AgentKind::Claude => (Version(2, 1, 197), Version(2, 1, 325)),
-            AgentKind::Codex => (Version(0, 166, 0), Version(0, 166, 0)),
-            AgentKind::Gemini => (Version(0, 61, 0), Version(0, 61, 0)),
-            AgentKind::Rehearsal => return None,
-        };
-        Some(Self { oldest, newest })
-    }
-
     /// Compares a version with the range.
     pub fn classify(self, version: Version) -> VersionSupport {
         if version < self.oldest {
@@ -105,7 +93,7 @@ mod tests {
 
     #[test]
     fn versions_compare_numerically() {
-        let range = TestedRange::for_agent(AgentKind::Claude).unwrap();
+        let range = TestedRange { oldest: Version(2, 1, 197), newest: Version(2, 1, 325) };
         assert_eq!(range.classify(Version(2, 1, 99)), VersionSupport::Older);
         assert_eq!(range.classify(Version(2, 1, 200)), VersionSupport::Tested);
         assert_eq!(range.classify(Version(2, 10, 0)), VersionSupport::Newer);

@@ -105,7 +105,7 @@ pub fn inspect_workspace(spec: &CallSpec, inherited: &BTreeMap<String, String>) 
             found.user_programs = gemini_programs(inherited);
             found.references = FileReferences::find(&spec.prompt, &workspaces);
         }
-        AgentKind::Rehearsal => {}
+        AgentKind::Rehearsal | AgentKind::Profiled(_) => {}
     }
     let git = GitSettings::read(inherited);
     WorkspaceFiles { directories, has_repository: root.is_some(), git, ..found }

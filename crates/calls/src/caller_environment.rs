@@ -11,7 +11,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use model::{AgentKind, JobId};
+use agents::AgentProfiles;
+use model::JobId;
 use serde::{Deserialize, Serialize};
 
 /// The suffixes of variables that contain secrets.
@@ -23,29 +24,44 @@ pub struct CallerEnvironment {
     variables: BTreeMap<String, String>,
     /// Is true if a missing variable is unset. An MCP host passes few variables on, so a missing one means nothing there.
     is_complete: bool,
+    /// The variables that MCP servers of the call refer to.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    server_variables: BTreeMap<String, String>,
 }
 
 impl CallerEnvironment {
     /// Returns the environment of a shell, where a missing variable is unset.
     pub fn of_shell(variables: BTreeMap<String, String>) -> Self {
-        Self { variables, is_complete: true }
+        Self { variables, is_complete: true, server_variables: BTreeMap::new() }
+    }
+
+    /// Adds the values of the variables that MCP servers of the call refer to (`${NAME}`).
+    #[must_use]
+    pub fn with_server_variables(self, server_variables: BTreeMap<String, String>) -> Self {
+        Self { server_variables, ..self }
+    }
+
+    /// Returns the value of a variable that an MCP server refers to.
+    pub(crate) fn server_variable(&self, name: &str) -> Option<String> {
+        self.server_variables.get(name).cloned()
     }
 
     /// Returns the environment of an MCP host's server, which the daemon's own completes.
     pub fn of_mcp_host(variables: BTreeMap<String, String>) -> Self {
-        Self { variables, is_complete: false }
+        Self { variables, is_complete: false, server_variables: BTreeMap::new() }
     }
 
     /// Applies the caller's variables to the daemon's environment. Only variables that agents may inherit are replaced.
     pub(crate) fn applied_to(
         &self,
+        profiles: &AgentProfiles,
         own: &BTreeMap<String, String>,
         pass_on: &BTreeSet<String>,
     ) -> BTreeMap<String, String> {
-        let carried = agent_variables(&self.variables, pass_on);
+        let carried = agent_variables(profiles, &self.variables, pass_on);
         let mut combined = own.clone();
         if self.is_complete {
-            for name in agent_variables(own, pass_on).keys() {
+            for name in agent_variables(profiles, own, pass_on).keys() {
                 combined.remove(name);
             }
             combined.extend(carried);
@@ -62,7 +78,8 @@ impl CallerEnvironment {
 
     /// Returns the values that must be redacted in stored texts.
     pub(crate) fn secrets(&self) -> Vec<&str> {
-        secret_values(&self.variables)
+        let named = self.server_variables.values().map(String::as_str);
+        secret_values(&self.variables).into_iter().chain(named).collect()
     }
 }
 
@@ -71,6 +88,7 @@ impl fmt::Debug for CallerEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallerEnvironment")
             .field("variables", &self.variables.keys())
+            .field("server_variables", &self.server_variables.keys())
             .field("is_complete", &self.is_complete)
             .finish()
     }
@@ -128,12 +146,13 @@ impl CallerEnvironments {
 
 /// Returns the variables that any agent may inherit, including the operator's (`pass_env`).
 pub fn agent_variables(
+    profiles: &AgentProfiles,
     variables: &BTreeMap<String, String>,
     pass_on: &BTreeSet<String>,
 ) -> BTreeMap<String, String> {
     let mut kept = BTreeMap::new();
-    for agent in AgentKind::ALL {
-        kept.extend(agents::environment(agent, variables));
+    for profile in profiles.iter() {
+        kept.extend(agents::environment(&profile.variables, variables));
     }
     let named = pass_on.iter().filter(|name| agents::forbidden_variable(name).is_none());
     kept.extend(named.filter_map(|name| Some((name.clone(), variables.get(name)?.clone()))));
@@ -166,14 +185,22 @@ mod tests {
     #[test]
     fn environment_of_a_shell_replaces_agent_variables() {
         let shell = variables(&[("PATH", "/opt/bin"), ("HOME", "/home/ana"), ("LD_PRELOAD", "/evil.so")]);
-        let combined = CallerEnvironment::of_shell(shell).applied_to(&daemon(), &BTreeSet::new());
+        let combined = CallerEnvironment::of_shell(shell).applied_to(
+            &AgentProfiles::default(),
+            &daemon(),
+            &BTreeSet::new(),
+        );
         assert_eq!(combined, variables(&[("PATH", "/opt/bin"), ("HOME", "/home/ana"), ("OTHER", "x")]));
     }
 
     #[test]
     fn environment_of_an_mcp_host_is_completed_by_the_daemons() {
         let host = variables(&[("PATH", "/opt/bin"), ("ANTHROPIC_API_KEY", "new")]);
-        let combined = CallerEnvironment::of_mcp_host(host).applied_to(&daemon(), &BTreeSet::new());
+        let combined = CallerEnvironment::of_mcp_host(host).applied_to(
+            &AgentProfiles::default(),
+            &daemon(),
+            &BTreeSet::new(),
+        );
         assert_eq!(combined["PATH"], "/opt/bin:/usr/bin");
         assert_eq!((combined["ANTHROPIC_API_KEY"].as_str(), combined["HOME"].as_str()), ("new", "/home/ana"));
     }
@@ -182,7 +209,8 @@ mod tests {
     fn variables_of_the_operator_are_carried_by_name() {
         let shell = variables(&[("FAKE_KEY", "secret-value"), ("UNRELATED", "x")]);
         let named = BTreeSet::from(["FAKE_KEY".to_owned()]);
-        assert_eq!(agent_variables(&shell, &named), variables(&[("FAKE_KEY", "secret-value")]));
+        let profiles = AgentProfiles::default();
+        assert_eq!(agent_variables(&profiles, &shell, &named), variables(&[("FAKE_KEY", "secret-value")]));
         let carried = CallerEnvironment::of_shell(shell);
         assert_eq!(carried.secrets(), ["secret-value"]);
         assert!(!format!("{carried:?}").contains("secret-value"));

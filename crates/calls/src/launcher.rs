@@ -1,5 +1,6 @@
 //! Turns a call into the launch of an agent: finds its program and combines configuration and environment.
 
+use std::borrow::Cow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,7 +87,7 @@ impl Launcher {
         environment: Option<&CallerEnvironment>,
     ) -> Result<Box<LaunchSetup>, CannotLaunch> {
         let setup = self.setup(call, environment, PathBuf::from("/nonexistent/private")).await?;
-        agents::launch(call, &setup)?;
+        agents::launch(&*resolve(call, environment, &setup)?, &setup)?;
         Ok(Box::new(setup))
     }
 
@@ -101,10 +102,12 @@ impl Launcher {
         checkout: Option<CheckoutAccess>,
     ) -> Result<Launch, CannotLaunch> {
         let private_directory = Spool::at(directory).private();
+        let environment = self.environments.read(job);
         let setup = match checked {
             Some(setup) => LaunchSetup { private_directory, ..setup },
-            None => self.setup_for_job(job, spec, private_directory).await?,
+            None => self.setup_for_job(spec, environment.as_ref(), private_directory).await?,
         };
+        let spec = &*resolve(spec, environment.as_ref(), &setup)?;
         let mut setup = LaunchSetup { checkout, ..setup };
         let limited = spec.within(&setup.host.ceiling);
         if let Some(checkout) = setup.checkout.as_ref().filter(|_| !limited.policy.is_off()) {
@@ -120,16 +123,15 @@ impl Launcher {
     /// Gathers the setup of a job, with the environment of its caller.
     async fn setup_for_job(
         &self,
-        job: JobId,
         spec: &CallSpec,
+        environment: Option<&CallerEnvironment>,
         private_directory: PathBuf,
-    ) -> Result<LaunchSetup, NotReady> {
-        let environment = self.environments.read(job);
-        if let Some(environment) = &environment {
+    ) -> Result<LaunchSetup, CannotLaunch> {
+        if let Some(environment) = environment {
             // Another daemon may have accepted the call, so its secrets may be unknown here.
             self.store.redact_values(&environment.secrets());
         }
-        self.setup(spec, environment.as_ref(), private_directory).await
+        self.setup(spec, environment, private_directory).await
     }
 
     async fn setup(
@@ -137,22 +139,27 @@ impl Launcher {
         spec: &CallSpec,
         environment: Option<&CallerEnvironment>,
         private_directory: PathBuf,
-    ) -> Result<LaunchSetup, NotReady> {
+    ) -> Result<LaunchSetup, CannotLaunch> {
         let settings = &self.settings;
         let host = settings.host_config();
         // A call without a policy is confined by the ceiling.
         let spec = &*spec.within(&host.ceiling);
         let mut lookup = settings.lookup.clone();
         if let Some(environment) = environment {
-            lookup.inherited = environment.applied_to(&lookup.inherited, &settings.pass_on);
+            lookup.inherited = environment.applied_to(&lookup.profiles, &lookup.inherited, &settings.pass_on);
         }
-        let AgentCheck { program, version, capabilities, findings, agent, .. } =
+        let AgentCheck { profile, program, version, capabilities, findings, agent, .. } =
             self.check_program(spec, &lookup).await;
-        let Some(program) = program else { return Err(NotReady { agent, findings }) };
+        let (Some(profile), Some(program)) = (profile, program) else {
+            return Err(NotReady { agent, findings }.into());
+        };
+        let images = agents::read_images(&spec.images)?;
         if spec.writes_confined() {
             lookup.remember_workspaces(workspaces(spec));
         }
         Ok(LaunchSetup {
+            profile,
+            images,
             program,
             version,
             capabilities,
@@ -199,6 +206,19 @@ impl Launcher {
     fn lock_checks(&self) -> MutexGuard<'_, Vec<CachedCheck>> {
         self.checks.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the call with the values that its MCP servers refer to: from the caller's shell, or from the operator's environment, of which
+/// every caller may use what agents get anyway.
+fn resolve<'a>(
+    call: &'a CallSpec,
+    environment: Option<&CallerEnvironment>,
+    setup: &LaunchSetup,
+) -> Result<Cow<'a, CallSpec>, LaunchError> {
+    agents::resolve_variables(call, |name| {
+        let own = environment.and_then(|environment| environment.server_variable(name));
+        own.or_else(|| setup.inherited.get(name).filter(|_| setup.pass_on.contains(name)).cloned())
+    })
 }
 
 /// Returns the directories in which the agent of a call works.

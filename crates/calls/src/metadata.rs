@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::Path;
 
 use model::{AgentEvent, AgentKind, Job, RunReport, TreeEnd};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use supervisor::Spool;
 
 use crate::job_changes::{Changes, JobChanges};
 use crate::verification::Verification;
@@ -106,8 +106,8 @@ impl EventLog {
     }
 
     /// Appends the events of a run that was followed by an earlier daemon.
-    pub fn push_output(&mut self, output: &Path, agent: AgentKind) -> io::Result<()> {
-        agent_run::replay_output(output, agent, &mut |event| self.push(&event))
+    pub fn push_output(&mut self, spool: &Spool, agent: AgentKind) -> io::Result<()> {
+        agent_run::replay_output(spool, agent, &mut |event| self.push(&event))
     }
 
     fn push_raw(&mut self, event: Box<RawValue>) {

@@ -374,7 +374,7 @@ impl JobRunner<'_> {
         let loaded = tokio::task::spawn_blocking(move || {
             let mut events = EventLog::default();
             for run in runs {
-                events.push_output(&Spool::at(files.run(run)).output(), agent)?;
+                events.push_output(&Spool::at(files.run(run)), agent)?;
             }
             Ok(events)
         });

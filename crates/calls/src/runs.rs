@@ -13,7 +13,7 @@ const STOP_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Returns the session that the agent itself reported in a run.
 pub(crate) fn reported_session(files: &JobFiles, run: u32, agent: AgentKind) -> Option<SessionId> {
-    agent_run::reported_session(&Spool::at(files.run(run)).output(), agent)
+    agent_run::reported_session(&Spool::at(files.run(run)), agent)
 }
 
 /// Returns how long an ended run took; zero if that is unknown.

@@ -225,7 +225,7 @@ impl Scheduler {
         ClaimRequest {
             owner: self.owner.clone(),
             homes: self.homes.clone(),
-            agents: AgentKind::ALL.into_iter().map(capacity).collect(),
+            agents: settings.lookup.profiles.iter().map(|profile| capacity(profile.agent)).collect(),
             lease: settings.lease,
         }
     }

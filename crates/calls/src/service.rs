@@ -15,6 +15,7 @@ mod wait;
 
 use std::sync::Arc;
 
+use agents::{AgentProfile, AgentProfiles, doctor};
 use model::{JobId, Owner, Placement};
 use store::{Store, StoreLoss};
 use tokio::sync::Mutex;
@@ -88,6 +89,19 @@ impl JobService {
     /// Returns how the store was lost, if it was removed, replaced or emptied while this service had it open.
     pub fn store_loss(&self) -> Option<StoreLoss> {
         self.0.health.check().err()
+    }
+
+    /// Returns the known agents.
+    pub fn profiles(&self) -> &AgentProfiles {
+        &self.0.settings.lookup.profiles
+    }
+
+    /// Returns the agents whose program is installed.
+    pub fn installed_agents(&self) -> Vec<Arc<AgentProfile>> {
+        let lookup = &self.0.settings.lookup;
+        let is_installed =
+            |profile: &&Arc<AgentProfile>| doctor::find_program(profile.agent, lookup, []).is_some();
+        lookup.profiles.iter().filter(is_installed).cloned().collect()
     }
 
     /// Returns the files of a job, which need not exist.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agents::doctor::Lookup;
-use agents::{HostConfig, ModelTables};
+use agents::{HostConfig, ModelTables, Patience};
 use model::{AgentKind, CallPolicy, NewJob};
 use store::{RetentionLimits, StoreOptions, StoreSetting};
 use supervisor::Supervisor;
@@ -49,8 +49,8 @@ pub struct Settings {
     pub repositories: Vec<RepositoryOptions>,
     /// The time for which this service counts as alive without a heartbeat.
     pub lease: Duration,
-    /// The silence after which an agent that has answered is stopped, unless it has running background tasks.
-    pub lingers: Duration,
+    /// The silence after which an agent without work is stopped.
+    pub patience: Patience,
     /// The default timeout of an MCP tool call, for agents that support one.
     pub tool_timeout: Option<Duration>,
     /// The retention of ended jobs.
@@ -138,7 +138,7 @@ impl Settings {
             command_limit: Duration::from_mins(10),
             repositories: Vec::new(),
             lease: Duration::from_secs(30),
-            lingers: agents::LINGER,
+            patience: Patience::default(),
             tool_timeout: Some(Duration::from_mins(5)),
             retention: RetentionLimits::default(),
             cache_bytes: Some(Self::CACHE_BYTES),

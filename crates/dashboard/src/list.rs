@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use agents::ProfileSupport;
 use axum::extract::{Extension, Query, State};
 use axum::response::Response;
 use calls::{CallError, ChangesState, JobFilter, JobService, JobSummary, PageRequest};
@@ -199,12 +200,13 @@ pub(crate) async fn show(
     };
     // New jobs belong on the first page. A change that is applied or discarded is no event of the store.
     let is_live = before.is_none() && query.changes.is_empty();
+    let agents = offered_agents(service, &found.jobs, &query);
     let main = html! {
         div.head {
             h1 { "Jobs" }
             (summary(&counts, all, open.len() as u64, &query))
         }
-        (filters(&query))
+        (filters(&query, &agents))
         @if all == 0 {
             (nothing_yet())
         } @else if found.jobs.is_empty() && found.unreadable.is_empty() {
@@ -259,9 +261,18 @@ fn summary(counts: &[(StateName, u64)], all: u64, open: u64, query: &ListQuery) 
     }
 }
 
-fn filters(query: &ListQuery) -> Markup {
+/// Returns the agents to filter by: those of the large vendors, the operator's own, and those of the listed jobs.
+fn offered_agents(service: &JobService, jobs: &[JobSummary], query: &ListQuery) -> BTreeSet<String> {
+    let profiles = service.profiles().iter();
+    let custom = profiles.filter(|profile| profile.support == ProfileSupport::Custom);
+    let known = AgentKind::NATIVE.into_iter().chain(custom.map(|profile| profile.agent));
+    let listed = jobs.iter().map(|job| job.agent);
+    let names = known.chain(listed).map(|agent| agent.name().to_owned());
+    names.chain(Some(query.agent.clone()).filter(|name| !name.is_empty())).collect()
+}
+
+fn filters(query: &ListQuery, agents: &BTreeSet<String>) -> Markup {
     let states = StateName::ALL.map(|state| (state.as_str(), state.as_str()));
-    let agents = AgentKind::ALL.map(|agent| (agent.name(), agent.name()));
     html! {
         form.filters method="get" action="/" role="search" {
             label { span { "State" }
@@ -274,7 +285,7 @@ fn filters(query: &ListQuery) -> Markup {
             label { span { "Agent" }
                 select name="agent" {
                     (choice("", "any", &query.agent))
-                    @for (value, name) in agents { (choice(value, name, &query.agent)) }
+                    @for name in agents { (choice(name, name, &query.agent)) }
                 }
             }
             label.changes-filter { span { "Changes" }
@@ -378,7 +389,7 @@ mod tests {
             agent: agent.into(),
             ..ListQuery::default()
         };
-        assert!(query("done", "").filter().is_err() && query("", "gpt").filter().is_err());
+        assert!(query("done", "").filter().is_err() && query("", "my gpt").filter().is_err());
         assert!(ListQuery { changes: "x".into(), ..ListQuery::default() }.filter().is_err());
         assert_eq!(query("active", "codex").filter().unwrap().states, ACTIVE);
         assert!(ListQuery { before: "x".into(), ..ListQuery::default() }.older_than().is_err());

@@ -3,6 +3,7 @@
 //! `/healthz` is public. `/metrics` reveals usage and cost, and every user of the machine can connect to a loopback port, so it requires a
 //! login or the bearer token of the state directory, which MCP over HTTP uses, too.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use axum::extract::State;
@@ -90,8 +91,12 @@ async fn gather(context: &PageContext) -> Result<Exposition, PageRejection> {
 
 async fn jobs(context: &PageContext, text: &mut Exposition) -> Result<(), PageRejection> {
     let stats = context.service().stats(StatsRange::default()).await?;
+    // The agent of a stored job may not be configured any more.
+    let ended = stats.ended.iter().map(|row| row.agent);
+    let known = context.service().profiles().iter().map(|profile| profile.agent);
+    let agents: BTreeSet<AgentKind> = known.chain(ended).collect();
     text.metric("switchboard_jobs", "Stored jobs by agent and state.");
-    for agent in AgentKind::ALL {
+    for &agent in &agents {
         for state in StateName::ALL {
             let count = match state.ended() {
                 Some(how) => stats
@@ -113,25 +118,25 @@ async fn jobs(context: &PageContext, text: &mut Exposition) -> Result<(), PageRe
     }
     let finished = |agent: AgentKind| stats.ended.iter().filter(move |row| row.agent == agent);
     text.metric("switchboard_job_duration_seconds_sum", "Total duration of the stored finished jobs.");
-    for agent in AgentKind::ALL {
+    for &agent in &agents {
         let millis: u64 = finished(agent).map(|row| row.duration_ms).sum();
         let seconds = format!("{}.{:03}", millis / 1000, millis % 1000);
         text.sample("switchboard_job_duration_seconds_sum", &[("agent", agent.name())], seconds);
     }
     text.metric("switchboard_job_duration_seconds_count", "Number of the stored finished jobs.");
-    for agent in AgentKind::ALL {
+    for &agent in &agents {
         let jobs: u64 = finished(agent).map(|row| row.jobs).sum();
         text.sample("switchboard_job_duration_seconds_count", &[("agent", agent.name())], jobs);
     }
     text.metric("switchboard_job_tokens", "Tokens of the stored finished jobs.");
-    for agent in AgentKind::ALL {
+    for &agent in &agents {
         let (read, written) =
             finished(agent).fold((0, 0), |sum, row| (sum.0 + row.usage.input, sum.1 + row.usage.output));
         text.sample("switchboard_job_tokens", &[("agent", agent.name()), ("direction", "read")], read);
         text.sample("switchboard_job_tokens", &[("agent", agent.name()), ("direction", "written")], written);
     }
     text.metric("switchboard_job_cost_usd", "Cost of the stored finished jobs, as reported by the agents.");
-    for agent in AgentKind::ALL {
+    for &agent in &agents {
         let cost: f64 = finished(agent).map(|row| row.cost_usd).sum();
         text.sample("switchboard_job_cost_usd", &[("agent", agent.name())], cost);
     }

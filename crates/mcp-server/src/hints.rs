@@ -46,6 +46,9 @@ pub(crate) fn call_error_hint(error: &CallError) -> String {
         CallError::Launch(LaunchError::UnsupportedVersion { agent, .. }) => {
             format!("ask the user to update {agent}")
         }
+        CallError::Launch(LaunchError::UnknownVariable { variable, .. }) => {
+            format!("ask the user to export `{variable}` and to list it in `pass_env`, or omit it")
+        }
         CallError::Launch(LaunchError::NoFileTools) => {
             "ask the user to install `file-tools` with the other programs of Switchboard".to_owned()
         }
@@ -125,6 +128,7 @@ pub(crate) fn checkout_note(checkout: &PrivateCheckout, can_apply: bool) -> Opti
 fn failure_hint(problem: &Problem) -> Option<&'static str> {
     Some(match (problem.kind.as_str(), problem.reason) {
         ("invalid_output", _) => "read the raw output with call_output, and ask the user to update the agent",
+        ("protocol_error", _) => "read stderr with call_output, and ask the user to update the agent",
         ("empty_output", _) => "read stderr with call_output, and ask the user to check the agent's setup",
         ("internal", _) => "ask the user to check Switchboard's log and to report the bug; then call again",
         ("not_started", Some(NotStartedReason::NotConfined)) => {
@@ -177,7 +181,10 @@ mod tests {
             FailureKind::Incomplete => Some(FailureKind::SessionNotFound),
             FailureKind::SessionNotFound => Some(FailureKind::SessionInUse),
             FailureKind::SessionInUse => Some(FailureKind::InvalidOutput),
-            FailureKind::InvalidOutput => Some(FailureKind::Killed { signal: 9 }),
+            FailureKind::InvalidOutput => Some(FailureKind::SchemaMismatch),
+            FailureKind::SchemaMismatch => Some(FailureKind::ProtocolError),
+            FailureKind::ProtocolError => Some(FailureKind::UnsupportedOption),
+            FailureKind::UnsupportedOption => Some(FailureKind::Killed { signal: 9 }),
             FailureKind::Killed { .. } => Some(FailureKind::EmptyOutput),
             FailureKind::EmptyOutput => Some(FailureKind::Network),
             FailureKind::Network => Some(FailureKind::AgentError),
@@ -216,7 +223,7 @@ mod tests {
                 _ => None,
             };
             for (agent, has_session) in
-                AgentKind::ALL.into_iter().flat_map(|agent| [(agent, false), (agent, true)])
+                AgentKind::NATIVE.into_iter().flat_map(|agent| [(agent, false), (agent, true)])
             {
                 let problem = Problem {
                     kind: kind.name().to_owned(),

@@ -150,6 +150,16 @@ fn field(error: &CallError) -> Option<&'static str> {
         CallError::Launch(LaunchError::ValueTooLong { flag, .. } | LaunchError::NulInValue { flag }) => {
             Some(parameter_of_flag(flag))
         }
+        CallError::Launch(LaunchError::BadSchema { .. }) => Some("output_schema"),
+        CallError::Launch(LaunchError::Image { .. } | LaunchError::TooManyImages { .. }) => Some("images"),
+        CallError::Launch(
+            LaunchError::Name(_)
+            | LaunchError::DuplicateServer { .. }
+            | LaunchError::VariableClash { .. }
+            | LaunchError::VariableForbidden { .. }
+            | LaunchError::BadVariable { .. }
+            | LaunchError::UnknownVariable { .. },
+        ) => Some("mcp_servers"),
         CallError::Launch(LaunchError::NoNetwork { .. }) => Some("network"),
         CallError::Launch(LaunchError::Contradiction { one, .. }) => Some(parameter(one)),
         CallError::Launch(LaunchError::NotReadOnly { .. } | LaunchError::BadTool { .. }) => {
@@ -167,10 +177,14 @@ fn field(error: &CallError) -> Option<&'static str> {
 
 /// Returns the tool parameter of a call option.
 fn parameter(option: &'static str) -> &'static str {
+    if option == "session fork" {
+        return "fork_session_id";
+    }
     // A value may follow: `mode observe`.
     match option.split(' ').next().unwrap_or(option) {
         "tools" | "allowed_tools" => "allowed_tools",
         "tool_timeout" => "tool_timeout_ms",
+        "session" => "resume_session_id",
         option => option,
     }
 }

@@ -80,7 +80,9 @@ impl ServerHandler for McpHandler {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::listed_tools(&self.0.options).cloned().collect()))
+        Ok(ListToolsResult::with_all_items(
+            tools::listed_tools(&self.0.options).map(|tool| tools::for_client(&self.0, tool)).collect(),
+        ))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CallPolicy, JobGroup, Limits, Preset, SessionChoice, VerifySpec};
+use crate::{CallPolicy, JobGroup, Limits, Preset, ProfileName, SessionChoice, VerifySpec};
 
 /// A coding-agent program that can be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(try_from = "String", into = "String")]
 pub enum AgentKind {
     /// Anthropic's Claude Code.
     Claude,
@@ -25,19 +25,22 @@ pub enum AgentKind {
     Gemini,
     /// Switchboard's scripted agent, for tests and demonstrations.
     Rehearsal,
+    /// Any other agent: a profile describes it, built in or from the operator's configuration.
+    Profiled(ProfileName),
 }
 
 impl AgentKind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Claude, Self::Codex, Self::Gemini, Self::Rehearsal];
+    /// The agents with code of their own.
+    pub const NATIVE: [Self; 4] = [Self::Claude, Self::Codex, Self::Gemini, Self::Rehearsal];
 
-    /// Returns the name, which is also the name of the executable.
-    pub fn name(self) -> &'static str {
+    /// Returns the name. For a native agent it is also the name of the executable.
+    pub fn name(&self) -> &str {
         match self {
             Self::Claude => "claude",
             Self::Codex => "codex",
             Self::Gemini => "gemini",
             Self::Rehearsal => "rehearsal",
+            Self::Profiled(name) => name.as_str(),
         }
     }
 }
@@ -51,11 +54,24 @@ impl fmt::Display for AgentKind {
 impl FromStr for AgentKind {
     type Err = BadName;
 
+    /// Accepts every valid name: only the configuration knows which profiles exist.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.name().eq_ignore_ascii_case(text))
-            .ok_or_else(|| BadName::new("agent", text, "use one of: claude, codex, gemini, rehearsal"))
+        let native = Self::NATIVE.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(text));
+        native.map_or_else(|| text.parse().map(Self::Profiled), Ok)
+    }
+}
+
+impl TryFrom<String> for AgentKind {
+    type Error = BadName;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<AgentKind> for String {
+    fn from(kind: AgentKind) -> Self {
+        kind.name().to_owned()
     }
 }
 
@@ -87,6 +103,7 @@ impl BadName {
 /// A call as the caller requests it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct CallSpec {
     /// The agent to call.
     pub agent: AgentKind,
@@ -97,6 +114,15 @@ pub struct CallSpec {
     /// A model name or an alias of the vendor or the operator. `None` or an empty string: the agent's default.
     #[serde(default)]
     pub model: Option<String>,
+    /// The effort of the model, as the agent names it. `None`: the agent's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<EffortName>,
+    /// Files of images that belong to the prompt, as absolute paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<PathBuf>,
+    /// Uses the agent's protocol for both directions, where it has one, instead of a single prompt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub live: bool,
     /// The session to start, resume or fork.
     #[serde(default)]
     pub session: SessionChoice,
@@ -209,6 +235,9 @@ impl CallSpec {
             prompt: prompt.into(),
             cwd: cwd.into(),
             model: None,
+            effort: None,
+            images: Vec::new(),
+            live: false,
             session: SessionChoice::New,
             mode: Mode::Execute,
             tools: ToolChoice::Full,
@@ -354,6 +383,51 @@ impl From<AgentName> for String {
     }
 }
 
+/// A level of effort, such as `high`: at most 32 letters, digits, `_` and `-`. Agents differ in their levels.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct EffortName(String);
+
+impl EffortName {
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EffortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl FromStr for EffortName {
+    type Err = BadName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let hint = "use a level such as `low`, `medium` or `high`";
+        if is_word(text) && text.len() <= 32 {
+            Ok(Self(text.to_ascii_lowercase()))
+        } else {
+            Err(BadName::new("effort level", text, hint))
+        }
+    }
+}
+
+impl TryFrom<String> for EffortName {
+    type Error = BadName;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<EffortName> for String {
+    fn from(name: EffortName) -> Self {
+        name.0
+    }
+}
+
 /// An MCP server that the agent spawns for a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -395,13 +469,15 @@ mod tests {
 
     #[test]
     fn agent_kind_parses_in_any_case() {
-        for kind in AgentKind::ALL {
+        let profiled = AgentKind::Profiled(ProfileName::built_in("opencode"));
+        for kind in AgentKind::NATIVE.into_iter().chain([profiled]) {
             assert_eq!(kind.to_string().parse(), Ok(kind));
             assert_eq!(kind.name().to_uppercase().parse(), Ok(kind));
+            let json = serde_json::to_string(&kind).unwrap();
+            assert_eq!(serde_json::from_str::<AgentKind>(&json).unwrap(), kind);
         }
-        let error = "gpt".parse::<AgentKind>().unwrap_err();
-        assert_eq!(error.to_string(), "`gpt` is not the name of an agent");
-        assert!(error.hint().contains("codex"));
+        let error = "g p t".parse::<AgentKind>().unwrap_err();
+        assert_eq!(error.to_string(), "`g p t` is not the name of an agent");
     }
 
     #[test]

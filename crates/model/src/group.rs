@@ -251,6 +251,6 @@ mod tests {
             assert_eq!(choice.to_string(), text);
         }
         assert_eq!(" Claude: ".parse(), Ok(AgentChoice { agent: AgentKind::Claude, model: None }));
-        assert!("gpt".parse::<AgentChoice>().is_err());
+        assert!("my gpt".parse::<AgentChoice>().is_err());
     }
 }

@@ -21,6 +21,7 @@ mod limits;
 mod outcome;
 mod plan;
 mod policy;
+mod profile_name;
 mod progress;
 mod report;
 mod run_id;
@@ -34,8 +35,8 @@ pub use agent_state::{AgentState, KeptPath};
 pub use agent_text::{AgentText, RawJson};
 pub use caches::Caches;
 pub use call::{
-    AgentKind, AgentName, BadName, CallSpec, McpServer, Mode, PermissionMode, SettingSource, SettingsChoice,
-    ToolChoice,
+    AgentKind, AgentName, BadName, CallSpec, EffortName, McpServer, Mode, PermissionMode, SettingSource,
+    SettingsChoice, ToolChoice,
 };
 pub use change_set::{ApplyTarget, ChangeExtent, ChangeKind, ChangeSet, FileChange, NotRecorded};
 pub use confined::{
@@ -60,6 +61,7 @@ pub use policy::{
     PolicyContext, PolicyError, PolicyRoot, Preset, Protected, Requirement, RootAccess, is_in_products,
     protected_in,
 };
+pub use profile_name::ProfileName;
 pub use progress::{Attempt, Claim, Lease, Owner, Progress, Transition, TransitionError};
 pub use report::{End, Exit, NotStarted, NotStartedReason, RunReport, TreeEnd, TreeUsage};
 pub use run_id::{BadRunId, RunId};

@@ -165,8 +165,14 @@ pub enum FailureKind {
     SessionNotFound,
     /// Another process uses the session.
     SessionInUse,
-    /// The stream ended without a result, or with one that cannot be parsed or does not match the schema.
+    /// The stream ended without a result, or with one that cannot be parsed.
     InvalidOutput,
+    /// The answer does not match the output schema.
+    SchemaMismatch,
+    /// The agent violated its protocol, or did not reply during the handshake.
+    ProtocolError,
+    /// The installed agent does not offer an option of the call, such as its model.
+    UnsupportedOption,
     /// A signal from outside killed the agent before its result; the session can be resumed.
     Killed {
         /// The signal number.
@@ -227,6 +233,9 @@ impl FailureKind {
             Self::SessionNotFound => "session_not_found",
             Self::SessionInUse => "session_in_use",
             Self::InvalidOutput => "invalid_output",
+            Self::SchemaMismatch => "schema_mismatch",
+            Self::ProtocolError => "protocol_error",
+            Self::UnsupportedOption => "unsupported_option",
             Self::Killed { .. } => "killed",
             Self::EmptyOutput => "empty_output",
             Self::Network => "network",
@@ -268,6 +277,14 @@ impl FailureKind {
             Self::InvalidOutput => {
                 "see the raw output of the run; `switchboard doctor` checks the agent's version"
             }
+            Self::SchemaMismatch if has_session => {
+                "read the answer, then resume the session and ask for the missing part, or relax the schema"
+            }
+            Self::SchemaMismatch => "read the answer, then try again or relax the schema",
+            Self::ProtocolError => {
+                "see the raw output and stderr of the run; `switchboard doctor` checks the agent's version"
+            }
+            Self::UnsupportedOption => "omit the option or choose one of the offered values",
             Self::Killed { .. } if has_session => {
                 "find the cause (`journalctl -k` lists OOM kills), then resume the session"
             }
@@ -324,6 +341,7 @@ fn login_hint(agent: AgentKind) -> &'static str {
         AgentKind::Codex => "log in with `codex login`, or set OPENAI_API_KEY",
         AgentKind::Gemini => "set GEMINI_API_KEY, or log in by starting `gemini` once",
         AgentKind::Rehearsal => "the script plays a failed login; nothing is wrong",
+        AgentKind::Profiled(_) => "log in with the agent's own command, or set the variable with its key",
     }
 }
 

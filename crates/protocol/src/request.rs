@@ -1,5 +1,6 @@
 //! Requests to the daemon, one JSON object per line.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use model::{AgentChoice, AgentKind, ApplyTarget, CallSpec, GroupKind, StateName, exact_path};
@@ -28,6 +29,9 @@ pub enum DaemonRequest {
     Follow {
         /// The job.
         job: String,
+        /// Ends at the output so far, even if the job is still running.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        until_now: bool,
     },
     /// Lists jobs.
     Jobs(JobQuery),
@@ -147,7 +151,7 @@ impl DaemonRequest {
     /// Returns the job that the request names, if it names exactly one.
     pub fn job(&self) -> Option<&str> {
         match self {
-            Self::Follow { job }
+            Self::Follow { job, .. }
             | Self::Job { job }
             | Self::Output { job, .. }
             | Self::Cancel { job }
@@ -209,6 +213,9 @@ pub struct SubmitRequest {
     pub key: String,
     /// Is true if the caller does not wait for the answer.
     pub background: bool,
+    /// The values of the variables that MCP servers of the call refer to. Never stored.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub server_variables: BTreeMap<String, String>,
 }
 
 /// A task for several agents.

@@ -20,7 +20,7 @@ pub const NO_ANSWER: &str =
 #[derive(Debug)]
 pub(crate) struct FinishedRequest {
     /// [`crate::Provider::name`].
-    pub provider: &'static str,
+    pub provider: String,
     /// The outcome of its runs.
     pub outcome: Outcome,
     /// Facts about the last run only.
@@ -128,7 +128,7 @@ fn outgoing_message(finished: FinishedRequest) -> OutgoingMessage {
     OutgoingMessage {
         text: outcome.text,
         metadata: Metadata {
-            provider: provider.to_owned(),
+            provider,
             model: outcome.model,
             session_id: outcome.session,
             tokens: outcome.usage,
@@ -179,7 +179,10 @@ fn error(finished: FinishedRequest, failure: Failure) -> ProviderError {
             }
             _ => ProviderError::InvalidResponse { agent, message, so_far },
         },
-        FailureKind::AgentError | FailureKind::PolicyViolation => {
+        FailureKind::SchemaMismatch | FailureKind::ProtocolError => {
+            ProviderError::InvalidResponse { agent, message, so_far }
+        }
+        FailureKind::AgentError | FailureKind::PolicyViolation | FailureKind::UnsupportedOption => {
             ProviderError::Agent { agent, message, so_far }
         }
         FailureKind::Deadline { which } => {
@@ -224,7 +227,7 @@ mod tests {
 
     fn finished() -> FinishedRequest {
         FinishedRequest {
-            provider: "claude-code",
+            provider: "claude-code".to_owned(),
             outcome: Outcome {
                 agent: AgentKind::Claude,
                 verdict: Verdict::Success,

@@ -46,7 +46,7 @@ pub fn run_if_asked() -> Option<std::process::ExitCode> {
 pub(crate) struct CliBackend {
     pub kind: AgentKind,
     /// [`crate::Provider::name`].
-    pub name: &'static str,
+    pub name: String,
     pub config: ProviderConfig,
 }
 
@@ -79,6 +79,7 @@ impl CliBackend {
 
     fn lookup(&self, environment: BTreeMap<String, String>) -> Lookup {
         Lookup {
+            profiles: self.config.profiles.clone(),
             programs: self.config.program.iter().map(|program| (self.kind, program.clone())).collect(),
             own_directory: own_directory(),
             // Shared with the command line: a version check takes up to seconds.
@@ -191,7 +192,7 @@ impl CliBackend {
     pub async fn check_launch(&self, agent: &AgentSpec, workspace: &Path) -> Result<(), ProviderError> {
         let environment = self.config.resolve_environment();
         let search_path = environment.get("PATH").cloned().unwrap_or_default();
-        let session = Session::new(self.name, agent.clone(), workspace.to_owned());
+        let session = Session::new(&self.name, agent.clone(), workspace.to_owned());
         let sequence = self.message(&session, "?", &environment)?;
         let check = self.look_up(environment.clone(), &[workspace.to_owned()]).await?;
         let mut directory = RequestDirectory::create(&self.config, &environment)?;
@@ -213,11 +214,14 @@ impl CliBackend {
     /// Collects the inputs of a launch besides the call.
     pub fn setup(&self, spec: &CallSpec, context: LaunchContext<'_>) -> Result<LaunchSetup, ProviderError> {
         let LaunchContext { check, environment, agent, spool } = context;
-        // A missing program was rejected before.
-        let program = check.program.unwrap_or_default();
+        let (Some(profile), Some(program)) = (check.profile, check.program) else {
+            return Err(NotReady { agent: self.kind, findings: check.findings }.into());
+        };
         let mut inherited = environment;
         let host = self.host_config(spec, agent, &program, &mut inherited, spool)?;
         Ok(LaunchSetup {
+            profile,
+            images: agents::read_images(&spec.images)?,
             program,
             version: check.version,
             capabilities: check.capabilities,
@@ -295,7 +299,11 @@ mod tests {
     use std::time::Duration;
 
     fn backend(kind: AgentKind, config: ProviderConfig) -> CliBackend {
-        CliBackend { kind, name: "x", config: ProviderConfig { working_dir: Some("/tmp".into()), ..config } }
+        CliBackend {
+            kind,
+            name: "x".to_owned(),
+            config: ProviderConfig { working_dir: Some("/tmp".into()), ..config },
+        }
     }
 
     fn spec(config: ProviderConfig, context: &Context) -> CallSpec {
@@ -382,7 +390,7 @@ mod tests {
     #[test]
     fn missing_working_directory_is_reported() {
         let config = ProviderConfig { working_dir: Some("/nowhere".into()), ..ProviderConfig::default() };
-        let backend = CliBackend { kind: AgentKind::Claude, name: "x", config };
+        let backend = CliBackend { kind: AgentKind::Claude, name: "x".to_owned(), config };
         let error = backend.call(&Context::new("Hello.")).unwrap_err();
         assert_eq!(error.to_string(), "cannot work in `/nowhere`");
     }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agents::{MAX_RESUME_ATTEMPTS, ModelTables};
+use agents::{AgentProfiles, MAX_RESUME_ATTEMPTS, ModelTables};
 use model::{AgentKind, CallPolicy, Limits};
 
 /// The default turn limit of one run, for agents that have one.
@@ -41,6 +41,8 @@ pub struct ProviderConfig {
     pub max_resume_attempts: u32,
     /// The model: a vendor alias such as `sonnet`, or a full name. `None` or an empty string leaves the choice to the agent.
     pub model: Option<String>,
+    /// The known agents: the built-in ones, and those that you add.
+    pub profiles: AgentProfiles,
     /// Your own model aliases. None are built in.
     pub models: ModelTables,
     /// Streams text while it is generated. Supported by claude; gemini always does; codex rejects it.
@@ -84,6 +86,7 @@ impl Default for ProviderConfig {
             working_dir: None,
             max_resume_attempts: MAX_RESUME_ATTEMPTS,
             model: None,
+            profiles: AgentProfiles::default(),
             models: ModelTables::default(),
             partial_messages: false,
             policy: CallPolicy::default(),
@@ -102,7 +105,7 @@ impl ProviderConfig {
     pub(crate) fn turns_per_run(&self, kind: AgentKind) -> Option<u32> {
         let own = match kind {
             AgentKind::Claude | AgentKind::Rehearsal => Some(TURNS_PER_RUN),
-            AgentKind::Codex | AgentKind::Gemini => None,
+            AgentKind::Codex | AgentKind::Gemini | AgentKind::Profiled(_) => None,
         };
         self.max_turns.or(own)
     }

@@ -30,13 +30,14 @@ const SHELL: &str = "Bash";
 /// Rejects an access that this agent cannot enforce.
 pub(crate) fn check(kind: AgentKind, access: &Access) -> Result<(), ProviderError> {
     match (access, kind) {
-        (Access::Files(_) | Access::FilesByShell(_), AgentKind::Codex | AgentKind::Gemini) => {
-            Err(ProviderError::Unsupported {
-                what: format!("{kind} CLI cannot be restricted to the file tools"),
-                instead: "use claude, or grant `Access::Full`",
-            })
-        }
-        (Access::Tools(_), AgentKind::Codex) => Err(ProviderError::Unsupported {
+        (
+            Access::Files(_) | Access::FilesByShell(_),
+            AgentKind::Codex | AgentKind::Gemini | AgentKind::Profiled(_),
+        ) => Err(ProviderError::Unsupported {
+            what: format!("{kind} CLI cannot be restricted to the file tools"),
+            instead: "use claude, or grant `Access::Full`",
+        }),
+        (Access::Tools(_), AgentKind::Codex | AgentKind::Profiled(_)) => Err(ProviderError::Unsupported {
             what: format!("{kind} CLI does not support a choice of tools"),
             instead: "use claude or gemini, or grant `Access::Full`",
         }),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use agent_run::{Expectation, RunEnd, RunFollower, RunStep};
-use agents::{LINGER, Launch, ReportedResult, RunSequence, SequenceStep, Summary};
+use agents::{Launch, Patience, ReportedResult, RunSequence, SequenceStep, Summary};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
@@ -244,7 +244,7 @@ impl ProviderExchange {
         let started = self.starting.insert(Box::pin(start)).await;
         self.starting = None;
         let run = started?;
-        let follower = RunFollower::new(&run, backend.kind, Some(LINGER));
+        let follower = RunFollower::new(&run, backend.kind, Some(Patience::default()));
         let follower = follower.map_err(supervisor::WaitError::Watch)?;
         self.stage = Stage::Running(CurrentRun { run, follower, launch });
         Ok(())
@@ -343,7 +343,7 @@ impl ProviderExchange {
             self.save_session(&session);
         }
         answer(FinishedRequest {
-            provider: self.backend.name,
+            provider: self.backend.name.clone(),
             outcome,
             last: LastRun {
                 has_result: ended.end.summary.reported.is_some(),

@@ -160,6 +160,7 @@
 //! | streamed text | [`ProviderConfig::partial_messages`] | rejected | always |
 //! | cost | yes | not reported | not reported |
 
+mod agent_provider;
 mod agent_spec;
 mod answer;
 mod backend;
@@ -175,8 +176,13 @@ mod request_directory;
 mod session;
 mod vendors;
 
+pub use agent_provider::AgentProvider;
 pub use agent_spec::{Access, AgentSpec, FileVerb};
-pub use agents::{ModelTable, ModelTables};
+pub use agents::{
+    AcpRules, AgentFeature, AgentProfile, AgentProfiles, AnswerRule, DefaultVariables, KeptRule, LaunchRules,
+    LoginRule, ModelTable, ModelTables, PlainRules, ProfileSupport, PromptLimit, StateRule, StateVariable,
+    UsageReport,
+};
 pub use answer::NO_ANSWER;
 pub use backend::run_if_asked;
 pub use config::{ProviderConfig, SupervisorProgram};

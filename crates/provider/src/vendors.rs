@@ -1,22 +1,18 @@
-//! The providers, one per agent.
-//!
-//! They differ in name and kind only; `agents` knows the differences between the programs.
+//! The agents that are known by type: the names of [`AgentProvider`] for them.
 
 use std::marker::PhantomData;
 use std::path::Path;
-use std::sync::Arc;
 
+use agents::AgentProfiles;
 use async_trait::async_trait;
-use model::{AgentKind, SessionId};
+use model::AgentKind;
 
+use crate::agent_provider::AgentProvider;
 use crate::agent_spec::AgentSpec;
-use crate::backend::CliBackend;
 use crate::config::ProviderConfig;
-use crate::confine;
 use crate::context::Context;
 use crate::error::ProviderError;
-use crate::exchange::{ProviderExchange, RequestInput};
-use crate::message::{OutgoingMessage, Response, ToolUses};
+use crate::message::{OutgoingMessage, Response};
 use crate::provider::{Provider, ToolResult, Updates};
 use crate::session::Session;
 
@@ -71,10 +67,10 @@ pub type GeminiProvider = CliProvider<Gemini>;
 /// The provider of the scripted agent: it follows the `@rehearse …` lines of a prompt, and otherwise repeats the prompt.
 pub type RehearsalProvider = CliProvider<Rehearsal>;
 
-/// A provider that runs an agent's command-line program with the user's login.
+/// A provider that runs one of the agents that this crate knows by type.
 #[derive(Debug)]
 pub struct CliProvider<V: Vendor> {
-    backend: Arc<CliBackend>,
+    provider: AgentProvider,
     vendor: PhantomData<V>,
 }
 
@@ -87,17 +83,17 @@ impl<V: Vendor> CliProvider<V> {
 
     /// Creates a provider with these settings.
     pub fn from_config(config: ProviderConfig) -> Self {
-        Self { backend: Arc::new(CliBackend { kind: V::KIND, name: V::NAME, config }), vendor: PhantomData }
+        Self { provider: AgentProvider::named(V::KIND, V::NAME, config), vendor: PhantomData }
     }
 
     /// Returns the settings.
     pub fn config(&self) -> &ProviderConfig {
-        &self.backend.config
+        self.provider.config()
     }
 
     /// Returns the turn limit of one run; `None` for an agent without one.
     pub fn max_turns(&self) -> Option<u32> {
-        self.backend.config.turns_per_run(V::KIND)
+        self.provider.max_turns()
     }
 
     /// Returns whether the agent's program is in `PATH` and works.
@@ -114,7 +110,7 @@ impl<V: Vendor> Default for CliProvider<V> {
 
 impl<V: Vendor> Clone for CliProvider<V> {
     fn clone(&self) -> Self {
-        Self { backend: Arc::clone(&self.backend), vendor: PhantomData }
+        Self { provider: self.provider.clone(), vendor: PhantomData }
     }
 }
 
@@ -125,74 +121,50 @@ impl<V: Vendor> Provider for CliProvider<V> {
     }
 
     async fn validate_environment(&self) -> Result<(), ProviderError> {
-        self.backend.validate().await
+        self.provider.validate_environment().await
     }
 
     async fn is_available(&self) -> bool {
-        self.backend.look_up(self.backend.config.resolve_environment(), &[]).await.is_ok()
+        self.provider.is_available().await
     }
 
     fn complete_stream(&self, context: &Context) -> Updates<OutgoingMessage> {
-        let question = RequestInput::Completion(Box::new(context.clone()));
-        ProviderExchange::new(&self.backend, question).updates(|_, message| message)
+        self.provider.complete_stream(context)
     }
 
     async fn create_session(&self, agent: &AgentSpec, workspace: &Path) -> Result<Session, ProviderError> {
-        confine::check(V::KIND, &agent.access)?;
-        self.backend.validate().await?;
-        let cannot = |source| ProviderError::directory("cannot work in", workspace, source);
-        self.backend.check_links(workspace)?;
-        let directory = workspace.canonicalize().map_err(cannot)?;
-        if !directory.is_dir() {
-            return Err(cannot(std::io::ErrorKind::NotADirectory.into()));
-        }
-        // Stored with the session: a resumed session is as confined as before, whatever the settings are by then.
-        let agent = AgentSpec { policy: Some(self.backend.policy(agent)?), ..agent.clone() };
-        self.backend.check_launch(&agent, &directory).await?;
-        Ok(Session::new(V::NAME, agent, directory))
+        self.provider.create_session(agent, workspace).await
     }
 
     fn send_message_stream(&self, session: &Session, text: &str) -> Updates<Response> {
-        if session.provider() != V::NAME {
-            let error = ProviderError::Unsupported {
-                what: format!("the session belongs to `{}`, not to `{}`", session.provider(), V::NAME),
-                instead: "send the message with the provider that created the session",
-            };
-            return Box::pin(futures_util::stream::once(async { Err(error) }));
-        }
-        let question = RequestInput::SessionMessage(session.clone(), text.to_owned());
-        ProviderExchange::new(&self.backend, question).updates(ToolUses::into_response)
+        self.provider.send_message_stream(session, text)
     }
 
     async fn resume_session(&self, id: &str) -> Result<Option<Session>, ProviderError> {
-        let Ok(id) = id.parse::<SessionId>() else { return Ok(None) };
-        self.backend.records().find(V::NAME, &id).map_err(|source| ProviderError::Environment {
-            problem: format!("the record of session {id} cannot be read"),
-            remedy: "remove it and start a new session, or adopt the old one with `Session::adopt`"
-                .to_owned(),
-            source: Some(source.into()),
-        })
+        self.provider.resume_session(id).await
     }
 
     async fn submit_tool_results(
         &self,
-        _session: &Session,
-        _results: &[ToolResult],
+        session: &Session,
+        results: &[ToolResult],
     ) -> Result<Response, ProviderError> {
-        Err(ProviderError::Unsupported {
-            what: format!("{} CLI runs its tools itself and accepts no results", V::KIND),
-            instead: "read the tool uses from the events or from `Response::tool_uses`",
-        })
+        self.provider.submit_tool_results(session, results).await
     }
 }
 
-/// Returns the provider with a name (`claude-code` or `claude`, `codex`, `gemini`, `rehearsal`) and default settings.
+/// Returns the provider with a name (`claude-code` or `claude`, `codex`, `gemini`, `rehearsal`, or any built-in agent such as
+/// `opencode`) and default settings.
 pub fn by_name(name: &str) -> Option<Box<dyn Provider>> {
     Some(match name {
         "claude" | ClaudeCode::NAME => Box::new(ClaudeCodeProvider::new()),
         Codex::NAME => Box::new(CodexProvider::new()),
         Gemini::NAME => Box::new(GeminiProvider::new()),
         Rehearsal::NAME => Box::new(RehearsalProvider::new()),
-        _ => return None,
+        name => {
+            let agent = name.parse().ok()?;
+            AgentProfiles::default().get(agent)?;
+            Box::new(AgentProvider::new(agent, ProviderConfig::default()))
+        }
     })
 }

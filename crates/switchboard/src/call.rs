@@ -11,9 +11,9 @@ use crate::client::{self, JobReply};
 use crate::config::Config;
 use crate::drift::ConfigDrift;
 use crate::failure::CommandFailure;
-use crate::follow::{CtrlC, check_job_output, follow};
+use crate::follow::{CtrlC, FollowLimit, check_job_output, follow};
 use crate::view::{OutputMode, View};
-use crate::{call_spec, directory_links, machine, output};
+use crate::{call_spec, machine, output};
 
 /// Submits the call, waits for its answer, and derives the exit code from it.
 pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
@@ -22,13 +22,14 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     let config = Config::read(Some(connector.home()), &environment, &[])?;
     let mut call = call_spec::build(args, &config)?;
     let lookup = machine::agent_lookup(&environment, Some(connector.home()), &config);
-    directory_links::check(&args.options, &lookup, &environment)?;
+    call_spec::check_links(&args.options, &lookup, &environment)?;
     call_spec::apply_ceiling(&mut call, &environment, &config);
     // By default, every directory is its own task, so that `--continue` resumes the session of the working directory.
     let task = args.options.task.clone().unwrap_or_else(|| call.cwd.to_string_lossy().into_owned());
     let key = uuid::Uuid::now_v7().to_string();
     let (agent, directory) = (call.agent, call.cwd.clone());
-    let submit = SubmitRequest { call, task, key, background: args.background };
+    let server_variables = call_spec::server_variables(&call, &environment);
+    let submit = SubmitRequest { call, task, key, background: args.background, server_variables };
     let reply = protocol::request(&mut connector, &DaemonRequest::Submit(Box::new(submit)))?;
     let JobReply::Submitted(job) = reply else { return Err(RequestError::UnexpectedReply.into()) };
     if let Some(drift) = ConfigDrift::find(connector.home(), &environment) {
@@ -41,7 +42,8 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
         return print_submitted(args, &job);
     }
     let view = View::new(OutputMode::from_args(args), agent, directory, Timing::Live);
-    follow(connector, &job.job_id, view, args.wait, CtrlC::Cancels)
+    let limit = args.wait.map_or(FollowLimit::JobEnd, FollowLimit::Wait);
+    follow(connector, &job.job_id, view, limit, CtrlC::Cancels)
 }
 
 fn print_submitted(args: &CallArgs, job: &SubmitReply) -> Result<ExitCode, CommandFailure> {

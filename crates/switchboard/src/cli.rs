@@ -2,13 +2,16 @@
 
 mod changes;
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use model::{AgentChoice, AgentKind, BadName, Network, Preset, SessionId, StateName};
+use agents::AgentProfiles;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
+use model::{AgentChoice, AgentKind, BadName, EffortName, Network, Preset, SessionId, StateName};
 
 pub use changes::{ApplyChanges, DiscardChanges, KeepChanges, ShowDiff, UndoChanges};
 
@@ -101,8 +104,8 @@ pub enum Command {
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct CallArgs {
-    /// Agent: claude, codex, gemini, or rehearsal (scripted, needs no account)
-    #[arg(value_parser = one_of::<AgentKind>(&AgentKind::ALL.map(AgentKind::name)), ignore_case = true, hide_possible_values = true)]
+    /// Agent: claude, codex, gemini, rehearsal (scripted), or any that `agents` lists
+    #[arg(value_parser = AgentParser, hide_possible_values = true)]
     pub agent: AgentKind,
     #[command(flatten)]
     pub options: CallOptions,
@@ -117,9 +120,18 @@ pub struct CallArgs {
     /// Model: an alias such as opus, or a full name [default: the agent's choice]
     #[arg(long)]
     pub model: Option<String>,
+    /// Effort of the model, as the agent names it: low, medium, high, … [default: the agent's]
+    #[arg(long, value_name = "LEVEL")]
+    pub effort: Option<EffortName>,
+    /// JSON Schema of the answer, in a file; another answer fails the call
+    #[arg(long, value_name = "FILE")]
+    pub schema: Option<PathBuf>,
     /// Resume this session
     #[arg(long, value_name = "ID", conflicts_with = "go_on")]
     pub session: Option<SessionId>,
+    /// Continue a copy of this session, which itself stays as it is
+    #[arg(long, value_name = "ID", conflicts_with_all = ["go_on", "session"])]
+    pub fork: Option<SessionId>,
     /// Resume the task's most recent session
     #[arg(long = "continue")]
     pub go_on: bool,
@@ -159,6 +171,14 @@ pub struct CallOptions {
     /// Additional directory the agent may work in; repeatable
     #[arg(long, value_name = "DIRECTORY")]
     pub add_dir: Vec<PathBuf>,
+    /// Image for the prompt: a PNG, JPEG, GIF or WebP file; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
+    /// MCP servers for the agent, from a file with `mcpServers`; repeatable
+    ///
+    /// `${NAME}` in their environment is replaced by the variable of your shell, and never stored.
+    #[arg(long, value_name = "FILE")]
+    pub mcp_config: Vec<PathBuf>,
     /// Command that verifies the work afterwards, such as `just test`
     ///
     /// It runs with `sh -c` in the same sandbox and directory, after the agent has reported success. The call is completed only if it exits with 0.
@@ -305,7 +325,7 @@ pub struct ListJobs {
     #[arg(long, value_name = "STATE", value_parser = state())]
     pub status: Vec<StateName>,
     /// Only jobs of this agent
-    #[arg(long, value_parser = one_of::<AgentKind>(&AgentKind::ALL.map(AgentKind::name)), ignore_case = true)]
+    #[arg(long, value_parser = AgentParser, hide_possible_values = true)]
     pub agent: Option<AgentKind>,
     /// Only jobs submitted through this tool: `cli` or the name of an MCP tool
     #[arg(long)]
@@ -507,6 +527,34 @@ pub struct Man {
     /// Write a page for each command to this directory; created if missing
     #[arg(long, value_name = "DIRECTORY")]
     pub out: Option<PathBuf>,
+}
+
+/// Parses the name of an agent. Only the configuration knows which exist; shells complete the built-in ones.
+#[derive(Debug, Clone, Copy)]
+struct AgentParser;
+
+impl TypedValueParser for AgentParser {
+    type Value = AgentKind;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<AgentKind, clap::Error> {
+        let text = value.to_string_lossy();
+        let parsed = text.parse::<AgentKind>();
+        parsed.map_err(|error| {
+            let message = format!("{error}\n\n  tip: {}\n", error.hint());
+            command.clone().error(ErrorKind::ValueValidation, message)
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let profiles = AgentProfiles::default();
+        let names: Vec<String> = profiles.iter().map(|profile| profile.agent.name().to_owned()).collect();
+        Some(Box::new(names.into_iter().map(PossibleValue::new)))
+    }
 }
 
 /// Parses one of these words. Errors list them, and shells complete them.

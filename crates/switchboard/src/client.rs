@@ -54,6 +54,8 @@ pub fn for_each_job(
 
 /// Returns the variables that calls carry. An unreadable configuration is reported by the commands that need it.
 fn call_environment(home: &SwitchboardHome, environment: &ProcessEnvironment) -> BTreeMap<String, String> {
-    let pass_env = Config::read(Some(home), environment, &[]).map(|config| config.pass_env);
-    calls::agent_variables(&environment.utf8_variables(), &pass_env.unwrap_or_default())
+    let (profiles, pass_env) = Config::read(Some(home), environment, &[])
+        .map(|config| (config.profiles, config.pass_env))
+        .unwrap_or_default();
+    calls::agent_variables(&profiles, &environment.utf8_variables(), &pass_env)
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use agent_run::{Expectation, RunFollower, RunStep};
 use agents::doctor::{self, AgentCheck, Lookup, NotReady};
-use agents::{HostConfig, LINGER, Launch, LaunchSetup};
+use agents::{HostConfig, Launch, LaunchSetup, Patience};
 use model::{AgentEvent, CallSpec, Outcome, RunReport};
 use protocol::{ProcessEnvironment, SwitchboardHome, event_to_json};
 use render::tool_lines::Timing;
@@ -23,7 +23,7 @@ use crate::exit_status::ExitStatus;
 use crate::failure::{CommandError, CommandFailure, RuntimeError};
 use crate::output::{self, ResultCopy};
 use crate::view::{OutputMode, View, redraw_timer};
-use crate::{call_spec, directory_links, machine};
+use crate::{call_spec, machine};
 
 /// Runs the call and derives the exit code from its outcome.
 pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
@@ -40,7 +40,7 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     }
     let directory = home.new_job_directory();
     let lookup = machine::agent_lookup(&environment, Some(&home), &config);
-    directory_links::check(&args.options, &lookup, &environment)?;
+    call_spec::check_links(&args.options, &lookup, &environment)?;
     let private_directory = supervisor::Spool::at(&directory).private();
     let premises = machine::premises(&home, &config);
     let setup = setup(&spec, lookup, config, private_directory, premises)?;
@@ -49,7 +49,9 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     if let Err(error) = agents::seed_private_state(&spec, &setup) {
         output::aside(&format!("note: cannot copy the login into the policy's private state: {error}"));
     }
-    let launch = agents::launch(&spec, &setup)?;
+    let variables = call_spec::server_variables(&spec, &environment);
+    let resolved = agents::resolve_variables(&spec, |name| variables.get(name).cloned())?;
+    let launch = agents::launch(&resolved, &setup)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RuntimeError::from)?;
     runtime.block_on(async {
@@ -71,19 +73,24 @@ fn setup(
     config: Config,
     private_directory: PathBuf,
     premises: HostConfig,
-) -> Result<LaunchSetup, NotReady> {
+) -> Result<LaunchSetup, CommandFailure> {
     // A call without a policy is confined by the ceiling.
     let spec = &*spec.within(&premises.ceiling);
     // The login is not checked: that takes longer than the agent's own rejection.
     let workspaces = || [&spec.cwd].into_iter().chain(&spec.add_dirs);
     let outside = lookup.clone().excluding_workspaces(workspaces());
-    let AgentCheck { program, version, capabilities, findings, agent, .. } =
+    let AgentCheck { profile, program, version, capabilities, findings, agent, .. } =
         doctor::find_installed(spec.agent, &outside);
-    let Some(program) = program else { return Err(NotReady { agent, findings }) };
+    let (Some(profile), Some(program)) = (profile, program) else {
+        return Err(NotReady { agent, findings }.into());
+    };
+    let images = agents::read_images(&spec.images)?;
     if spec.writes_confined() {
         lookup.remember_workspaces(workspaces());
     }
     Ok(LaunchSetup {
+        profile,
+        images,
         program,
         version,
         capabilities,
@@ -109,7 +116,8 @@ async fn follow(
     // Registered once: a signal between two polls is not lost.
     let mut interrupted = signal(SignalKind::interrupt()).map_err(DirectError::Runtime)?;
     let mut terminated = signal(SignalKind::terminate()).map_err(DirectError::Runtime)?;
-    let mut follower = RunFollower::new(run, spec.agent, Some(LINGER)).map_err(DirectError::Follow)?;
+    let mut follower =
+        RunFollower::new(run, spec.agent, Some(Patience::default())).map_err(DirectError::Follow)?;
     let mut view = View::new(OutputMode::from_args(args), spec.agent, spec.cwd.clone(), Timing::Live);
     let mut timer = redraw_timer();
     loop {

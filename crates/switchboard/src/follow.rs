@@ -35,18 +35,31 @@ pub enum CtrlC {
     Detaches,
 }
 
-/// Follows a job until it ends, at most for `wait`.
+/// The end of following, if the job does not end before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FollowLimit {
+    /// None.
+    JobEnd,
+    /// The end of a wait.
+    Wait(Duration),
+    /// The output so far.
+    Now,
+}
+
+/// Follows a job until it ends, or to the limit.
 pub fn follow(
     connector: DaemonConnector,
     job: &str,
     view: View,
-    wait: Option<Duration>,
+    limit: FollowLimit,
     ctrl_c: CtrlC,
 ) -> Result<ExitCode, CommandFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let job = job.to_owned();
-    let deadline = wait.map(|wait| Instant::now() + wait);
-    let follower = Follower { connector, job, view, deadline, ctrl_c, is_cancelled: false, events_shown: 0 };
+    let deadline = if let FollowLimit::Wait(wait) = limit { Some(Instant::now() + wait) } else { None };
+    let until_now = limit == FollowLimit::Now;
+    let follower =
+        Follower { connector, job, view, until_now, deadline, ctrl_c, is_cancelled: false, events_shown: 0 };
     runtime.map_err(RuntimeError::from)?.block_on(follower.follow())
 }
 
@@ -54,6 +67,7 @@ struct Follower {
     connector: DaemonConnector,
     job: String,
     view: View,
+    until_now: bool,
     deadline: Option<Instant>,
     ctrl_c: CtrlC,
     is_cancelled: bool,
@@ -105,7 +119,8 @@ impl Follower {
         let stream = connection.writer;
         stream.set_nonblocking(true).map_err(RuntimeError::from)?;
         let (reader, mut writer) = UnixStream::from_std(stream).map_err(RuntimeError::from)?.into_split();
-        let mut request = serde_json::to_vec(&DaemonRequest::Follow { job: self.job.clone() })?;
+        let mut request =
+            serde_json::to_vec(&DaemonRequest::Follow { job: self.job.clone(), until_now: self.until_now })?;
         request.push(b'\n');
         if writer.write_all(&request).await.is_err() {
             return Ok(StreamEnd::Disconnected);

@@ -5,12 +5,9 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use agents::{ParseLimits, Parser};
 use calls::{Answer, GroupReport, JobStatus};
 use model::GroupId;
-use protocol::{
-    DaemonConnector, DaemonRequest, JobListEntry, JobQuery, OutputStream, RequestError, event_to_json,
-};
+use protocol::{DaemonRequest, JobListEntry, JobQuery, OutputStream, RequestError};
 
 use render::duration::format_millis;
 use render::text::{format_dollars, strip_control, unique_prefix_length};
@@ -21,7 +18,7 @@ use crate::client::{self, JobReply};
 use crate::closing::{describe_problem, describe_verification};
 use crate::exit_status::ExitStatus;
 use crate::failure::CommandFailure;
-use crate::follow::{CtrlC, check_job_output, follow};
+use crate::follow::{CtrlC, FollowLimit, check_job_output, follow};
 use crate::view::{OutputMode, View};
 use crate::{checkouts, cli, groups, output, style};
 
@@ -200,11 +197,9 @@ pub fn logs(args: &cli::Logs) -> Result<ExitCode, CommandFailure> {
     let agent = answer.agent.parse().map_err(|_| RequestError::UnexpectedReply)?;
     let directory = answer.cwd.clone().unwrap_or_default().into();
     let view = View::new(mode, agent, directory, Timing::Replayed);
-    if args.follow || answer.status.is_final() {
-        let code = follow(connector, &answer.job_id, view, None, CtrlC::Detaches)?;
-        return Ok(if args.follow { code } else { ExitCode::SUCCESS });
-    }
-    print_events_so_far(&mut connector, &answer, view)
+    let limit = if args.follow { FollowLimit::JobEnd } else { FollowLimit::Now };
+    let code = follow(connector, &answer.job_id, view, limit, CtrlC::Detaches)?;
+    Ok(if args.follow { code } else { ExitCode::SUCCESS })
 }
 
 /// Prints a chunk of a stream. An incomplete character stays in `pending` for the next chunk.
@@ -217,26 +212,6 @@ fn print_chunk(pending: &mut Vec<u8>, reply: &JobReply) {
 
 fn decode_latin1(latin1: &str) -> Vec<u8> {
     latin1.chars().filter_map(|c| u8::try_from(u32::from(c)).ok()).collect()
-}
-
-/// Prints the events of a running job so far, parsed from its output.
-fn print_events_so_far(
-    connector: &mut DaemonConnector,
-    answer: &Answer,
-    mut view: View,
-) -> Result<ExitCode, CommandFailure> {
-    let agent = answer.agent.parse().map_err(|_| RequestError::UnexpectedReply)?;
-    let mut parser = Parser::new(agent, ParseLimits::default());
-    let request =
-        DaemonRequest::Output { job: answer.job_id.clone(), stream: OutputStream::Output, follow: false };
-    protocol::request_streaming(connector, &request, |reply: &JobReply| {
-        if let JobReply::Bytes { latin1 } = reply {
-            parser.feed(&decode_latin1(latin1), &mut |event| view.show_event(&event_to_json(&event)));
-        }
-    })?;
-    view.finish(answer)?;
-    check_job_output(&answer.job_id)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Waits for jobs.

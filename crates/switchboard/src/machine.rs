@@ -153,6 +153,7 @@ pub fn agent_lookup(
     Lookup {
         inherited: environment.utf8_variables(),
         own_directory: env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned())),
+        profiles: config.profiles.clone(),
         programs: config.programs.clone(),
         cache_file: home.map(SwitchboardHome::agents_cache),
         ..Lookup::default()

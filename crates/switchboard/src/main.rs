@@ -5,6 +5,7 @@
 
 mod bridge;
 mod call;
+mod call_files;
 mod call_spec;
 mod caller;
 mod changes;
@@ -15,7 +16,6 @@ mod config;
 mod daemon;
 mod daemon_commands;
 mod direct;
-mod directory_links;
 mod doctor;
 mod drift;
 mod failure;

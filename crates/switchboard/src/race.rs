@@ -28,7 +28,7 @@ use crate::exit_status::ExitStatus;
 use crate::failure::{CommandFailure, RuntimeError};
 use crate::follow::check_job_output;
 use crate::groups::{self, describe_agent, describe_verified, short_group_id};
-use crate::{call_spec, directory_links, machine, output, progress_row};
+use crate::{call_spec, machine, output, progress_row};
 
 /// The interval at which the state of the group is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -41,13 +41,14 @@ pub fn run(args: &RaceArgs) -> Result<ExitCode, CommandFailure> {
     let agent = args.with.first().map_or(AgentKind::Claude, |choice| choice.agent);
     let mut call = call_spec::build_race(args, agent, &config)?;
     let lookup = machine::agent_lookup(&environment, Some(connector.home()), &config);
-    directory_links::check(&args.options, &lookup, &environment)?;
+    call_spec::check_links(&args.options, &lookup, &environment)?;
     call_spec::apply_ceiling(&mut call, &environment, &config);
+    let server_variables = call_spec::server_variables(&call, &environment);
     let task = args.options.task.clone().unwrap_or_else(|| call.cwd.to_string_lossy().into_owned());
     let key = uuid::Uuid::now_v7().to_string();
     let submit = SubmitGroupRequest {
         kind: if args.observe { GroupKind::Answers } else { GroupKind::Race },
-        base: SubmitRequest { call, task, key, background: args.background },
+        base: SubmitRequest { call, task, key, background: args.background, server_variables },
         contenders: args.with.clone(),
         judge: args.judge.clone(),
     };

@@ -211,6 +211,38 @@ fn bundle_manifest_matches_version_and_tools() {
     assert_eq!(named, offered);
 }
 
+/// Returns the reading paths of docs/internals.md, by title, as files relative to `crates/`.
+fn reading_paths() -> Vec<(String, BTreeSet<String>)> {
+    let text = read("docs/internals.md");
+    let section = text.split("## Reading paths\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let paths = section.split("\n**").skip(1).map(|path| {
+        let (title, lists) = path.split_once("**").unwrap();
+        let files = lists.split("\n- ").skip(1).flat_map(|list| {
+            let mut names = list.split('`').skip(1).step_by(2);
+            let directory = names.next().unwrap().to_owned();
+            names.map(move |name| directory.clone() + name).collect::<Vec<_>>()
+        });
+        (title.to_owned(), files.collect())
+    });
+    paths.collect()
+}
+
+#[test]
+fn reading_paths_exist_and_stay_short() {
+    let limits = [("A call", 32), ("An MCP call", 45), ("Recovery", 20), ("A cancellation", 20)];
+    let paths = reading_paths();
+    assert_eq!(
+        paths.iter().map(|(title, _)| title.as_str()).collect::<Vec<_>>(),
+        limits.map(|(title, _)| title)
+    );
+    for ((title, files), (_, limit)) in paths.iter().zip(limits) {
+        assert!(files.len() > 10 && files.len() <= limit, "{title} visits {} files", files.len());
+        for file in files {
+            assert!(root().join("crates").join(file).is_file(), "{title}: {file} does not exist");
+        }
+    }
+}
+
 #[test]
 fn bundle_is_complete_and_reproducible() {
     let scratch = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use model::AgentKind;
+use crate::AgentProfile;
 use regular_file::{create_private_directory, create_regular, read_regular};
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ impl ProbeCache {
     /// Returns the cached output if the file is unchanged, else probes the program.
     pub fn probe(
         &mut self,
-        kind: AgentKind,
+        profile: &AgentProfile,
         program: &Path,
         inherited: &BTreeMap<String, String>,
     ) -> Result<Probe, ProbeError> {
@@ -72,7 +72,7 @@ impl ProbeCache {
         {
             return Ok(entry.probe.clone());
         }
-        let probe = Probe::run(kind, program, inherited)?;
+        let probe = Probe::run(profile, program, inherited)?;
         if let Some(file) = file {
             let entry = Entry { file, probe: probe.clone() };
             self.contents.programs.insert(program.to_owned(), entry);

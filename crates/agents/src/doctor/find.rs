@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
-use model::AgentKind;
+use crate::{AgentProfile, NativeProgram};
 
 /// Returns the first executable with this name in a search path. Skips relative entries: they depend on the working directory.
 pub fn find_in_path(name: &str, path: &str) -> Option<PathBuf> {
@@ -22,9 +22,15 @@ pub(super) fn directories_with(name: &str, path: &str) -> String {
 ///
 /// For codex and claude npm installs a launcher in `PATH`. The native program behind it is spawned directly: killing codex's
 /// launcher would leave the native process running.
-pub fn find_agent(kind: AgentKind, path: &str) -> Option<PathBuf> {
-    let found = find_in_path(kind.name(), path)?;
-    Some(native(kind, &found).unwrap_or(found))
+pub fn find_agent(profile: &AgentProfile, path: &str) -> Option<PathBuf> {
+    let named = Path::new(&profile.program);
+    let found = if named.is_absolute() {
+        Some(named.to_owned()).filter(|program| is_program(program))?
+    } else {
+        find_in_path(&profile.program, path)?
+    };
+    let native = profile.native.as_ref().and_then(|native| find_native(native, &found));
+    Some(native.unwrap_or(found))
 }
 
 pub(super) fn is_program(path: &Path) -> bool {
@@ -32,12 +38,8 @@ pub(super) fn is_program(path: &Path) -> bool {
 }
 
 /// Returns the native program of an npm package, given its launcher.
-fn native(kind: AgentKind, launcher: &Path) -> Option<PathBuf> {
-    let (scope, name) = match kind {
-        AgentKind::Claude => ("@anthropic-ai", "claude"),
-        AgentKind::Codex => ("@openai", "codex"),
-        AgentKind::Gemini | AgentKind::Rehearsal => return None,
-    };
+fn find_native(native: &NativeProgram, launcher: &Path) -> Option<PathBuf> {
+    let NativeProgram { scope, name } = native;
     let launcher = launcher.canonicalize().ok()?;
     // …/node_modules/@openai/codex/bin/codex.js, with the platform package inside of it or next to it.
     let scope = launcher.ancestors().find(|directory| directory.ends_with(scope))?;

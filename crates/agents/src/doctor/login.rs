@@ -1,13 +1,12 @@
 //! Login checks by files and variables. Tests the existence of secrets and never reads them.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use model::AgentKind;
 use serde::Serialize;
 
 use super::probe::{ProbeError, run_bounded};
-use crate::environment;
+use crate::{AgentProfile, environment};
 
 /// The login state of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -27,13 +26,18 @@ pub enum Login {
 }
 
 impl Login {
-    /// Asks the agent if it can answer offline; only `claude auth status` can. Otherwise checks files and variables.
-    pub(super) fn query(kind: AgentKind, program: &Path, inherited: &BTreeMap<String, String>) -> Self {
-        let seen = Self::guess(kind, inherited);
-        if (kind, seen) != (AgentKind::Claude, Self::Unknown) {
+    /// Asks the agent if it can answer offline. Otherwise checks files and variables.
+    pub(super) fn query(
+        profile: &AgentProfile,
+        program: &Path,
+        inherited: &BTreeMap<String, String>,
+    ) -> Self {
+        let seen = Self::guess(profile, inherited);
+        if seen != Self::Unknown || profile.login.status.is_empty() {
             return seen;
         }
-        let result = run_bounded(program, &["auth", "status"], &environment(kind, inherited));
+        let arguments: Vec<&str> = profile.login.status.iter().map(String::as_str).collect();
+        let result = run_bounded(program, &arguments, &environment(&profile.variables, inherited));
         let (Ok(status) | Err(ProbeError::Failed { output: status, .. })) = result else {
             return Self::Unknown;
         };
@@ -47,67 +51,34 @@ impl Login {
         }
     }
 
-    pub(super) fn guess(kind: AgentKind, inherited: &BTreeMap<String, String>) -> Self {
-        let set = |name: &&str| inherited.get(*name).is_some_and(|value| !value.trim().is_empty());
-        let directory = |variable: &str, below_home: &str| -> Option<PathBuf> {
-            let own = inherited.get(variable).filter(|directory| !directory.is_empty()).map(PathBuf::from);
-            own.or_else(|| inherited.get("HOME").map(|home| Path::new(home).join(below_home)))
-        };
-        let there = |directory: &Option<PathBuf>, file: &str| {
-            directory.as_ref().is_some_and(|directory| directory.join(file).is_file())
-        };
-        match kind {
-            AgentKind::Claude => {
-                let variables = ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"];
-                let home = directory("CLAUDE_CONFIG_DIR", ".claude");
-                if variables.iter().any(&set) {
-                    Self::ByVariable
-                } else if there(&home, ".credentials.json") {
-                    Self::ByFile
-                } else {
-                    // A keychain or an `apiKeyHelper` works as well.
-                    Self::Unknown
-                }
-            }
-            AgentKind::Codex => {
-                let home = directory("CODEX_HOME", ".codex");
-                if there(&home, "auth.json") {
-                    Self::ByFile
-                } else if ["CODEX_API_KEY", "OPENAI_API_KEY"].iter().any(&set) {
-                    Self::ByVariable
-                } else if there(&home, "config.toml") {
-                    // It may configure a provider without a login, or a key in another variable.
-                    Self::Unknown
-                } else {
-                    Self::LoggedOut
-                }
-            }
-            AgentKind::Gemini => {
-                let home = directory("GEMINI_CLI_HOME", "").map(|home| home.join(".gemini"));
-                let variables = ["GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS"];
-                if variables.iter().any(&set) {
-                    Self::ByVariable
-                } else if there(&home, "oauth_creds.json") {
-                    Self::ByFile
-                } else if there(&home, "settings.json") || there(&home, ".env") {
-                    Self::Unknown
-                } else {
-                    Self::LoggedOut
-                }
-            }
-            AgentKind::Rehearsal => Self::ByVariable,
+    pub(super) fn guess(profile: &AgentProfile, inherited: &BTreeMap<String, String>) -> Self {
+        let rule = &profile.login;
+        let is_set = |name: &String| inherited.get(name).is_some_and(|value| !value.trim().is_empty());
+        let state = profile.state_directory(inherited);
+        let is_there = |file: &String| state.as_ref().is_some_and(|directory| directory.join(file).is_file());
+        if rule.variables.iter().any(is_set) {
+            Self::ByVariable
+        } else if rule.files.iter().any(is_there) {
+            Self::ByFile
+        } else if rule.may_be_elsewhere || rule.alternatives.iter().any(is_there) {
+            Self::Unknown
+        } else {
+            Self::LoggedOut
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use model::AgentKind;
+
     use super::*;
+    use crate::AgentProfiles;
 
     fn guess(kind: AgentKind, variables: &[(&str, &str)]) -> Login {
         let inherited =
             variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Login::guess(kind, &inherited)
+        Login::guess(AgentProfiles::default().get(kind).unwrap(), &inherited)
     }
 
     #[test]

@@ -22,7 +22,7 @@ use rustix::process::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::environment;
+use crate::{AgentProfile, LaunchRules, environment};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_OUTPUT: usize = 256 * 1024;
@@ -32,7 +32,7 @@ const MAX_OUTPUT: usize = 256 * 1024;
 pub struct Probe {
     /// The output of `--version`.
     pub version: String,
-    /// The output of `--help` (for codex: `exec --help`).
+    /// The output of `--help` (for codex: `exec --help`). Empty for an agent without flags that matter.
     pub help: String,
 }
 
@@ -83,20 +83,24 @@ impl ProbeError {
 impl Probe {
     /// Runs the probe commands of a program.
     pub fn run(
-        kind: AgentKind,
+        profile: &AgentProfile,
         program: &Path,
         inherited: &BTreeMap<String, String>,
     ) -> Result<Self, ProbeError> {
-        let mut env = environment(kind, inherited);
-        let home = (kind == AgentKind::Gemini).then(|| ScratchHome::create(inherited)).flatten();
+        let mut env = environment(&profile.variables, inherited);
+        let home = (profile.agent == AgentKind::Gemini).then(|| ScratchHome::create(inherited)).flatten();
         if let Some(ScratchHome(home)) = &home {
             env.insert("GEMINI_CLI_HOME".to_owned(), home.to_string_lossy().into_owned());
         }
-        let help: &[&str] = if kind == AgentKind::Codex { &["exec", "--help"] } else { &["--help"] };
-        Ok(Self {
-            version: run_bounded(program, &["--version"], &env)?,
-            help: run_bounded(program, help, &env)?,
-        })
+        let version: Vec<&str> = profile.version_args.iter().map(String::as_str).collect();
+        let version = run_bounded(program, &version, &env)?;
+        // The options of a protocol are negotiated, not flags.
+        let help: &[&str] = match &profile.launch {
+            LaunchRules::Claude | LaunchRules::Gemini => &["--help"],
+            LaunchRules::Codex => &["exec", "--help"],
+            LaunchRules::Acp(_) | LaunchRules::Plain(_) => return Ok(Self { version, help: String::new() }),
+        };
+        Ok(Self { version, help: run_bounded(program, help, &env)? })
     }
 }
 

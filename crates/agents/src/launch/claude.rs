@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use model::{
     CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, Preset, SessionChoice, SessionId,
     SettingSource, SettingsChoice, ToolChoice,
@@ -11,6 +13,7 @@ use model::{
 use serde_json::{Map, Value, json};
 
 use super::{Draft, LaunchError, path_text};
+use crate::driver::DriverSpec;
 use crate::{Capability, WorkspaceFiles};
 
 /// The built-in tools without side effects and network access.
@@ -19,6 +22,14 @@ const READ_ONLY: [&str; 3] = ["Read", "Grep", "Glob"];
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     draft.arg("-p");
     draft.flag("--output-format", "stream-json")?;
+    // Images are blocks of a message, which plain text on stdin cannot have.
+    let is_live = draft.spec.live || !draft.setup.images.is_empty();
+    if is_live {
+        draft.flag("--input-format", "stream-json")?;
+    }
+    if let Some(effort) = draft.spec.effort.clone() {
+        draft.flag("--effort", effort.as_str())?;
+    }
     draft.arg("--verbose"); // stream-json exits with 1 without it
     if streams_deltas(draft)? {
         draft.arg("--include-partial-messages");
@@ -35,7 +46,23 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     permissions(draft)?;
     mcp_config(draft)?;
     draft.escape_slash();
+    if is_live {
+        converse(draft);
+    }
     Ok(())
+}
+
+/// Makes the prompt the first message of a conversation.
+fn converse(draft: &mut Draft<'_>) {
+    let images = draft.setup.images.iter().map(|image| {
+        let data = STANDARD.encode(&image.bytes);
+        json!({ "type": "image", "source": { "type": "base64", "media_type": image.mime_type, "data": data } })
+    });
+    let text = String::from_utf8_lossy(&draft.plan.input);
+    let content: Vec<Value> = images.chain([json!({ "type": "text", "text": text })]).collect();
+    let message = json!({ "type": "user", "message": { "role": "user", "content": content } });
+    draft.converse(&DriverSpec::ClaudeLive);
+    draft.plan.input = format!("{message}\n").into_bytes();
 }
 
 /// Returns whether texts are streamed as deltas. An unsupported `partial_messages` is rejected; an unsupported `watched` is not.

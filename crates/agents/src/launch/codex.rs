@@ -9,11 +9,17 @@ use model::{
     ToolChoice,
 };
 
+use serde_json::{Map, json};
+
 use super::{Draft, LaunchError, path_text};
+use crate::driver::{AppServerSpec, AppServerThread, DriverSpec};
 use crate::{Capability, forbidden_variable};
 
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     check(draft)?;
+    if draft.spec.live {
+        return write_app_server(draft);
+    }
     draft.arg("exec");
     draft.arg("--json");
     draft.flag("--color", "never")?;
@@ -26,6 +32,12 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     for dir in &draft.spec.add_dirs {
         draft.flag("--add-dir", path_text(dir)?)?;
     }
+    if let Some(effort) = draft.spec.effort.clone() {
+        config(draft, "model_reasoning_effort", &toml_text(effort.as_str()))?;
+    }
+    for path in image_files(draft)? {
+        draft.flag("--image", &path)?;
+    }
     prompts_and_schema(draft)?;
     for server in &draft.spec.mcp_servers {
         mcp_server(draft, server)?;
@@ -33,6 +45,67 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     session(draft)?;
     draft.arg("-"); // the prompt is on stdin
     Ok(())
+}
+
+/// Launches the server of codex, whose protocol goes in both directions. Most options are parameters of the thread.
+fn write_app_server(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    let spec = draft.spec;
+    // Without our sandbox, only flags of `exec` keep rules and settings of the user from making it write.
+    let is_read_only = spec.mode == Mode::Observe || spec.permission_mode.is_some();
+    draft.reject_if(is_read_only && spec.policy.is_off(), "live")?;
+    draft.reject_if(spec.output_schema.is_some(), "output_schema")?;
+    draft.arg("app-server");
+    for server in &spec.mcp_servers {
+        mcp_server(draft, server)?;
+    }
+    let mut options = json!({
+        "cwd": path_text(&spec.cwd)?,
+        "approvalPolicy": "never",
+        "sandbox": "danger-full-access",
+    });
+    if !spec.policy.is_off() {
+        trust(draft)?;
+    }
+    if let Some(model) = &draft.model {
+        options["model"] = json!(model);
+    }
+    if let Some(prompt) = &spec.system_prompt {
+        options["baseInstructions"] = json!(prompt);
+    }
+    if let Some(prompt) = draft.appended_prompt() {
+        options["developerInstructions"] = json!(prompt);
+    }
+    let mut turn = Map::new();
+    if let Some(effort) = &spec.effort {
+        turn.insert("effort".to_owned(), json!(effort.as_str()));
+    }
+    let thread = match &spec.session {
+        SessionChoice::New => AppServerThread::New,
+        SessionChoice::Resume(id) => {
+            draft.session = ExpectedSession::Resumed(id.clone());
+            AppServerThread::Resume(draft.checked_uuid(id)?.to_owned())
+        }
+        SessionChoice::Fork(id) => {
+            draft.session = ExpectedSession::Forked { from: id.clone(), into: None };
+            AppServerThread::Fork(draft.checked_uuid(id)?.to_owned())
+        }
+        SessionChoice::ContinueLatest => return Err(draft.unsupported("the latest session")),
+    };
+    let images = image_files(draft)?;
+    let options = options.as_object().cloned().unwrap_or_default();
+    let prompt = spec.prompt.clone();
+    draft.converse(&DriverSpec::CodexAppServer(AppServerSpec { thread, options, prompt, images, turn }));
+    Ok(())
+}
+
+/// Copies the images to private files of the run, where a sandboxed codex can read them.
+fn image_files(draft: &mut Draft<'_>) -> Result<Vec<String>, LaunchError> {
+    let images = draft.setup.images.iter().enumerate();
+    images
+        .map(|(number, image)| {
+            draft.private_file(&format!("image-{number}.{}", image.extension), image.bytes.clone())
+        })
+        .collect()
 }
 
 fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
@@ -105,12 +178,19 @@ fn settings(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     if observe || sources.is_some() {
         draft.arg("--ignore-rules");
     }
-    if observe || sources.is_some_and(|sources| !sources.contains(&SettingSource::Project)) {
-        set_trust(draft, "untrusted")
-    } else if sources.is_some() {
-        set_trust(draft, "trusted")
-    } else {
-        Ok(())
+    trust(draft)
+}
+
+/// Sets the trust in the workspace, unless the user's own choice applies.
+fn trust(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    let is_observed = draft.spec.mode == Mode::Observe;
+    match &draft.spec.settings {
+        SettingsChoice::Only(sources) if !sources.contains(&SettingSource::Project) => {
+            set_trust(draft, "untrusted")
+        }
+        _ if is_observed => set_trust(draft, "untrusted"),
+        SettingsChoice::Only(_) => set_trust(draft, "trusted"),
+        SettingsChoice::AgentDefault => Ok(()),
     }
 }
 

@@ -10,19 +10,19 @@ use model::{
 
 use super::error::NO_SHELL;
 use super::{Draft, GIT_CONFIG, LaunchError, gemini, path_text};
-use crate::LaunchSetup;
 use crate::hosts::required_hosts;
 use crate::state::StateDirectory;
+use crate::{AgentProfiles, LaunchSetup};
 
 /// Returns the call within its policy.
 pub(super) fn within_policy(spec: &CallSpec, setup: &LaunchSetup) -> Result<CallSpec, LaunchError> {
     let mut spec = spec.within(&setup.host.ceiling).into_owned();
     spec.policy.preset = spec.requested_preset();
     // A sandboxed workspace is untrusted: its hooks, servers and variables would run before any tool, with access to the agent's
-    // key. A call that trusts it lists the sources. Gemini has no flag for this, see `untrusted_paths`.
+    // key. A call that trusts it lists the sources. Agents without a flag for this have their settings hidden, see `untrusted_paths`.
     if !spec.policy.is_off()
         && spec.settings == SettingsChoice::AgentDefault
-        && spec.agent != AgentKind::Gemini
+        && setup.profile.workspace_settings.is_empty()
     {
         spec.settings = SettingsChoice::Only(vec![SettingSource::User]);
     }
@@ -51,8 +51,10 @@ fn without_shell(spec: CallSpec, setup: &LaunchSetup) -> Result<CallSpec, Launch
         return Err(LaunchError::Contradiction { one: "policy without a shell", other: "agent_name" });
     }
     match spec.agent {
-        // Its tools depend on the model and always include a shell.
-        AgentKind::Codex => Err(LaunchError::Unsupported { agent: spec.agent, option: NO_SHELL }),
+        // Its tools depend on the model and always include a shell. The tools of other agents cannot be chosen.
+        AgentKind::Codex | AgentKind::Profiled(_) => {
+            Err(LaunchError::Unsupported { agent: spec.agent, option: NO_SHELL })
+        }
         AgentKind::Gemini if setup.workspace.has_settings => {
             Err(LaunchError::WorkspaceSettings { agent: spec.agent, directory: spec.cwd.join(".gemini") })
         }
@@ -82,17 +84,22 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     if policy.is_off() {
         return Ok(());
     }
-    let private = private_state(draft.spec.agent, policy, draft.setup)?;
-    let state = StateDirectory::find(draft.spec.agent, private, &draft.setup.inherited);
-    let agent_state = state.as_ref().map(|state| state.profile(draft.spec, &draft.session)).transpose()?;
-    if let Some(state) = &state {
-        draft.variable(state.variable, path_text(&state.variable_value)?);
+    let setup = draft.setup;
+    let private = private_state(policy, setup)?;
+    let states = setup.profile.states.iter().enumerate().filter_map(|(number, rule)| {
+        let private = private.as_deref().filter(|_| number == 0);
+        StateDirectory::find(rule, private, &setup.inherited)
+    });
+    let mut agent_states = Vec::new();
+    for state in states {
+        agent_states.push(state.profile(draft.spec, &draft.session)?);
+        if let Some((name, value)) = &state.variable {
+            draft.variable(name, path_text(value)?);
+        }
     }
     let git_config = PathBuf::from(draft.private_file(GIT_CONFIG, draft.setup.workspace.git.to_config())?);
     let home = draft.plan.env.get("HOME").map(PathBuf::from);
-    let foreign = home
-        .iter()
-        .flat_map(|home| [".claude", ".claude.json", ".codex", ".gemini"].map(|name| home.join(name)));
+    let foreign = home.iter().flat_map(|home| foreign_states().map(|name| home.join(name)));
     let host = &draft.setup.host;
     let added = draft.spec.add_dirs.iter().filter(|dir| **dir != draft.spec.cwd);
     let workspaces: Vec<PathBuf> = std::iter::once(&draft.spec.cwd).chain(added).cloned().collect();
@@ -107,7 +114,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let around = checkout.clone().map(|checkout| &checkout.source.checkout);
     let around = around.filter(|directory| !workspaces.contains(directory));
     let context = PolicyContext {
-        states: agent_state.into_iter().collect(),
+        states: agent_states,
         foreign_state: foreign.collect(),
         own: host.state.clone(),
         guarded: host.guarded.clone(),
@@ -124,9 +131,9 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
             .collect(),
         workspaces,
         // Its own sandbox is off inside of ours, so it has no other means for read-only mode.
-        must_hold: match (draft.spec.agent, draft.spec.mode) {
-            (AgentKind::Codex, Mode::Observe) => vec![SafeguardName::Writes],
-            _ => Vec::new(),
+        must_hold: match draft.spec.mode {
+            Mode::Observe if relies_on_sandbox(draft.spec.agent) => vec![SafeguardName::Writes],
+            Mode::Observe | Mode::Execute => Vec::new(),
         },
         proofs: host.proofs.clone(),
         // As root, claude skips its permission prompts only if this variable is set.
@@ -158,14 +165,23 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     Ok(())
 }
 
+/// Returns whether only the sandbox makes an agent read-only.
+fn relies_on_sandbox(agent: AgentKind) -> bool {
+    matches!(agent, AgentKind::Codex | AgentKind::Profiled(_))
+}
+
+/// Returns the state directories of all built-in agents, below the home directory.
+fn foreign_states() -> impl Iterator<Item = String> {
+    let profiles = AgentProfiles::default();
+    let states: Vec<String> =
+        profiles.iter().flat_map(|profile| profile.states.iter().map(|state| state.path.clone())).collect();
+    states.into_iter().chain([".claude.json".to_owned()])
+}
+
 /// Returns the readable paths of the home directory: those of the operator, and the user's skills and logins for this agent
 /// outside of its state directory.
 fn exposed(draft: &Draft<'_>, home: Option<&Path>) -> Vec<PathBuf> {
-    let own: &[&str] = match draft.spec.agent {
-        AgentKind::Claude => &[".config/anthropic"],
-        AgentKind::Codex | AgentKind::Gemini => &[".agents"],
-        AgentKind::Rehearsal => &[],
-    };
+    let own = &draft.setup.profile.exposed;
     let own = home.into_iter().flat_map(|home| own.iter().map(|name| home.join(name)));
     let ignored = draft.setup.workspace.git.excludes_file();
     draft.setup.host.expose.iter().cloned().chain(own).chain(ignored).collect()
@@ -204,9 +220,10 @@ fn requested_option(spec: &CallSpec, error: &PolicyError) -> &'static str {
     }
 }
 
-/// Returns paths in a workspace that gemini would obey. No flag disables this, so they are hidden.
+/// Returns paths in a workspace that the agent would obey. No flag disables this, so they are hidden.
 fn untrusted_paths(draft: &Draft<'_>, context: &PolicyContext) -> Vec<PathBuf> {
-    if draft.spec.agent != AgentKind::Gemini || draft.spec.settings != SettingsChoice::AgentDefault {
+    let settings = &draft.setup.profile.workspace_settings;
+    if draft.spec.settings != SettingsChoice::AgentDefault {
         return Vec::new();
     }
     let above = draft.setup.workspace.directories.iter().filter(|dir| !context.workspaces.contains(dir));
@@ -214,7 +231,7 @@ fn untrusted_paths(draft: &Draft<'_>, context: &PolicyContext) -> Vec<PathBuf> {
         .workspaces
         .iter()
         .chain(above)
-        .flat_map(|directory| [".gemini", ".env"].map(|name| directory.join(name)));
+        .flat_map(|directory| settings.iter().map(|name| directory.join(name)));
     names.filter(|path| !context.states.iter().any(|state| state.directory.starts_with(path))).collect()
 }
 
@@ -227,7 +244,7 @@ fn network(draft: &Draft<'_>) -> Result<Network, LaunchError> {
         Network::None if agent == AgentKind::Rehearsal => Ok(Network::None),
         Network::None => Err(LaunchError::NoNetwork { agent }),
         Network::Hosts(hosts) => {
-            let own = required_hosts(agent, &draft.plan.env);
+            let own = required_hosts(&draft.setup.profile, &draft.plan.env);
             let own = own.iter().filter(|host| !hosts.contains(host));
             Ok(Network::Hosts(hosts.iter().chain(own).cloned().collect()))
         }
@@ -276,12 +293,16 @@ fn disable_git_commands(draft: &mut Draft<'_>) {
 
 /// Returns the private state directory of the policy, if the call requests one.
 pub(super) fn private_state(
-    agent: AgentKind,
     policy: &CallPolicy,
     setup: &LaunchSetup,
 ) -> Result<Option<PathBuf>, LaunchError> {
-    if !policy.private_state || agent == AgentKind::Rehearsal {
+    let agent = setup.profile.agent;
+    let states = &setup.profile.states;
+    if !policy.private_state || states.is_empty() {
         return Ok(None);
+    }
+    if states.len() > 1 || states[0].variable.is_none() {
+        return Err(LaunchError::Unsupported { agent, option: "private_state" });
     }
     let base = setup.host.private_state.as_ref().ok_or(LaunchError::NoPrivateState)?;
     Ok(Some(base.join(format!("{agent}-{}", policy.preset))))

@@ -1,7 +1,6 @@
 //! The reasons why a call cannot be launched as requested. All are reported before anything starts.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use model::{AgentKind, BadName, PlanError, PolicyError, SessionId};
 
@@ -123,11 +122,11 @@ pub enum LaunchError {
         /// The value.
         value: String,
     },
-    /// An output schema that is not valid JSON.
-    #[error("the output schema is not a JSON object")]
+    /// An output schema that is no JSON Schema.
+    #[error("the output schema is invalid: {problem}")]
     BadSchema {
-        /// The parse error.
-        source: Arc<serde_json::Error>,
+        /// The problem.
+        problem: String,
     },
     /// A value that exceeds the kernel's limit for an argument.
     #[error("the value of `{flag}` has {length} bytes, and an argument may have {limit}")]
@@ -174,6 +173,42 @@ pub enum LaunchError {
     /// `file-tools` is missing, so an agent without a shell has no file access.
     #[error("`file-tools` is not installed, and an agent without a shell needs it")]
     NoFileTools,
+    /// An image that cannot be read.
+    #[error("cannot use the image `{}`: {problem}", path.display())]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        problem: String,
+    },
+    /// Too many images.
+    #[error("a call can have {limit} images")]
+    TooManyImages {
+        /// The limit.
+        limit: usize,
+    },
+    /// A value that a command would parse as a flag.
+    #[error("the value of `{placeholder}` starts with `-`, and the command would parse it as a flag")]
+    FlagInValue {
+        /// The placeholder in the configuration.
+        placeholder: &'static str,
+    },
+    /// A variable that cannot be set for an MCP server.
+    #[error("`{}` of MCP server `{server}` is not the name of a variable", variable.escape_debug())]
+    BadVariable {
+        /// The server.
+        server: String,
+        /// The name.
+        variable: String,
+    },
+    /// A variable that an MCP server refers to has no value, or the caller may not use it.
+    #[error("variable `{variable}` of MCP server `{server}` is not set")]
+    UnknownVariable {
+        /// The server.
+        server: String,
+        /// The variable.
+        variable: String,
+    },
     /// A variable that is never passed to an agent.
     #[error("variable `{variable}` cannot be passed on: {reason}")]
     ForbiddenVariable {
@@ -237,6 +272,15 @@ impl LaunchError {
             }
             Self::CommaInDirectory { .. } => "rename it, or use a symbolic link without a comma".to_owned(),
             Self::Policy { error, .. } => error.hint().to_owned(),
+            Self::Image { .. } => "pass the absolute path of a PNG, JPEG, GIF or WebP file".to_owned(),
+            Self::TooManyImages { .. } => "pass fewer images".to_owned(),
+            Self::FlagInValue { .. } => {
+                "start with another character, or use `{prompt_file}` in the command of the agent".to_owned()
+            }
+            Self::BadVariable { .. } => "use letters, digits and `_`".to_owned(),
+            Self::UnknownVariable { variable, .. } => format!(
+                "export it where you submit the call with `switchboard call`, or list it in `pass_env` for every caller: `pass_env = [\"{variable}\"]`"
+            ),
             Self::ForbiddenVariable { .. } => "remove it from `pass_env`".to_owned(),
             Self::NoNetwork { .. } => {
                 "list the hosts that the task needs (`--network github.com,…`); those of the vendor are added"

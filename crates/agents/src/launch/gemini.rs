@@ -52,8 +52,7 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         let path = draft.private_file("system-prompt.md", prompt)?;
         draft.variable("GEMINI_SYSTEM_MD", path);
     }
-    draft.plan.input = draft.setup.workspace.references.escape(&draft.spec.prompt).into_bytes();
-    draft.escape_slash();
+    draft.plan.input = draft.setup.workspace.references.escape(&draft.text_of_prompt()).into_bytes();
     Ok(())
 }
 
@@ -72,7 +71,9 @@ fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {
     draft.reject_if(spec.available_tools.is_some(), "available_tools")?;
     draft.reject_if(!spec.mcp_servers.is_empty(), "mcp_servers")?;
     draft.reject_if(spec.append_system_prompt.is_some(), "append_system_prompt")?;
-    draft.reject_if(spec.output_schema.is_some(), "output_schema")?;
+    draft.reject_if(spec.effort.is_some(), "effort")?;
+    draft.reject_if(!spec.images.is_empty(), "images")?;
+    draft.reject_if(spec.live, "live")?;
     draft.reject_if(spec.tool_timeout.is_some(), "tool_timeout")?;
     // No flag selects settings: only the sandbox can hide those of an untrusted workspace.
     let is_possible = match &spec.settings {

@@ -5,7 +5,7 @@ use std::path::Path;
 use model::{AgentKind, Confined, PermissionDenial, RefusedAction, RefusedKind, RootAccess, SandboxReport};
 
 use super::FinishedRun;
-use crate::parse::{RefusedErrno, RefusedPath};
+use crate::driver::{RefusedErrno, RefusedPath};
 
 /// The limit of listed refusals, and of the characters of a detail.
 const MAX_REFUSALS: usize = 100;

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use agents::AgentProfiles;
 use agents::doctor::{
     KnownWorkspaces, Login, Lookup, check, check_agent, find_agent, find_in_path, find_installed,
     find_program, validate_environment,
@@ -40,6 +41,7 @@ impl Harness {
             cache_file: Some(self.0.join("cache.json")),
             excluded: Vec::new(),
             workspaces: KnownWorkspaces::default(),
+            profiles: AgentProfiles::default(),
             programs: BTreeMap::new(),
             own_directory: None,
         }
@@ -190,11 +192,13 @@ fn native_program_is_found_behind_npm_launcher() {
     let wrapper = harness.script("node_modules/@openai/codex/bin/codex.js", "");
     std::os::unix::fs::symlink(&wrapper, harness.0.join("bin/codex")).unwrap();
     let path = harness.0.join("bin").display().to_string();
-    assert_eq!(find_agent(AgentKind::Codex, &path), Some(harness.0.join("bin/codex")));
+    let profiles = AgentProfiles::default();
+    let codex = profiles.get(AgentKind::Codex).unwrap();
+    assert_eq!(find_agent(codex, &path), Some(harness.0.join("bin/codex")));
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     let native =
         harness.script(&format!("node_modules/@openai/codex-{os}-{arch}/vendor/{target}/bin/codex"), "");
-    let found = find_agent(AgentKind::Codex, &path).unwrap();
+    let found = find_agent(codex, &path).unwrap();
     assert_eq!(found, native.canonicalize().unwrap());
 }
 

@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agents::{Capabilities, Launch, LaunchError, LaunchSetup, ModelTables, WorkspaceFiles, launch};
+use std::sync::Arc;
+
+use agents::{
+    AgentProfile, AgentProfiles, Capabilities, Launch, LaunchError, LaunchSetup, ModelTables, WorkspaceFiles,
+};
 use model::{
     AgentKind, CallPolicy, CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice,
     SettingSource, SettingsChoice, ToolChoice,
@@ -12,8 +16,15 @@ use model::{
 const OLD: &str = "00000000-0000-4000-8000-00000000000a";
 const NEW: &str = "00000000-0000-4000-8000-00000000000b";
 
+fn profile(agent: AgentKind) -> Arc<AgentProfile> {
+    Arc::clone(AgentProfiles::default().get(agent).unwrap())
+}
+
+/// Returns a setup for [`launch`], which adds the profile of the call's agent.
 fn setup() -> LaunchSetup {
     LaunchSetup {
+        profile: profile(AgentKind::Claude),
+        images: Vec::new(),
         program: "/bin/agent".into(),
         version: None,
         capabilities: Capabilities::NotAsked,
@@ -33,6 +44,10 @@ fn setup() -> LaunchSetup {
 
 fn spec(agent: AgentKind) -> CallSpec {
     CallSpec { policy: CallPolicy::off(), ..CallSpec::new(agent, "hi", "/w") }
+}
+
+fn launch(spec: &CallSpec, setup: &LaunchSetup) -> Result<Launch, LaunchError> {
+    agents::launch(spec, &LaunchSetup { profile: profile(spec.agent), ..setup.clone() })
 }
 
 fn launched(spec: &CallSpec) -> Launch {
@@ -73,5 +88,6 @@ mod codex;
 
 mod gemini;
 mod policy;
+mod profiled;
 
 mod every_agent;

@@ -1,9 +1,10 @@
 //! Tests of the public interface.
 #![expect(clippy::unwrap_used, reason = "a helper of a test that cannot go on")]
 
+mod conversations;
 mod doctor;
+mod driver;
 mod launch;
 mod outcome;
-mod parser;
 mod sequence;
 mod transcripts;

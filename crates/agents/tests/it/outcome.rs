@@ -5,7 +5,7 @@ mod counters;
 mod refusals;
 mod unreadable;
 
-use agents::{FinishedRun, ParseLimits, Parser, Summary, judge};
+use agents::{Driver, DriverSpec, EarlyStop, FinishedRun, ParseLimits, Summary, judge};
 use model::{
     AgentKind, Deadline, End, Exit, ExpectedSession, FailureKind, NotStarted, NotStartedReason, Outcome,
     RunReport, SandboxReport, Totals, TreeEnd, TreeUsage,
@@ -20,9 +20,10 @@ struct Run {
     end: End,
     code: i32,
     session: ExpectedSession,
-    has_schema: bool,
+    schema: Option<&'static str>,
     totals_before: Option<Totals>,
     sandbox: Option<SandboxReport>,
+    early_stop: Option<EarlyStop>,
 }
 
 impl Run {
@@ -34,16 +35,17 @@ impl Run {
             end: End::Exited,
             code: 0,
             session: ExpectedSession::Any,
-            has_schema: false,
+            schema: None,
             totals_before: None,
             sandbox: None,
+            early_stop: None,
         }
     }
 
     fn summary(&self) -> Summary {
-        let mut parser = Parser::new(self.agent, ParseLimits::default());
-        parser.feed(self.stdout.as_bytes(), &mut |_| {});
-        parser.finish(&mut |_| {})
+        let mut driver = Driver::new(&DriverSpec::one_shot(self.agent).unwrap(), ParseLimits::default());
+        driver.feed(self.stdout.as_bytes(), &mut |_| {});
+        driver.finish(&mut |_| {})
     }
 
     fn outcome(&self) -> Outcome {
@@ -67,12 +69,13 @@ impl Run {
             stderr_tail: self.stderr,
             session: &self.session,
             model: Some("asked-for"),
-            has_schema: self.has_schema,
+            schema: self.schema,
             totals_before: self.totals_before,
             limits: Some(&model::Limits {
                 wall: Some(std::time::Duration::from_secs(2)),
                 ..model::Limits::default()
             }),
+            early_stop: self.early_stop,
         })
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use agents::{FinishedRun, ParseLimits, Parser, Summary, judge};
+use agents::{Driver, DriverSpec, FinishedRun, ParseLimits, Summary, judge};
 use model::{
     AgentEvent, AgentKind, Deadline, End, Exit, ExpectedSession, Outcome, RunReport, TreeEnd, TreeUsage,
 };
@@ -30,7 +30,7 @@ fn name(path: &Path) -> &str {
 /// The options in the arguments of a recording.
 struct Asked {
     session: ExpectedSession,
-    has_schema: bool,
+    schema: Option<String>,
     model: Option<String>,
 }
 
@@ -54,7 +54,10 @@ fn asked(directory: &Path) -> Asked {
     };
     Asked {
         session,
-        has_schema: argv.contains(&"--json-schema") || argv.contains(&"--output-schema"),
+        // The recordings name a file for codex, which is not recorded.
+        schema: after(&["--json-schema"])
+            .map(str::to_owned)
+            .or_else(|| after(&["--output-schema"]).map(|_| "{}".to_owned())),
         model: after(&["--model", "-m"]).map(str::to_owned),
     }
 }
@@ -97,9 +100,10 @@ fn judged(agent: AgentKind, summary: &Summary, report: &RunReport, stderr: &str,
         stderr_tail: stderr,
         session: &asked.session,
         model: asked.model.as_deref(),
-        has_schema: asked.has_schema,
+        schema: asked.schema.as_deref(),
         totals_before: None,
         limits: None,
+        early_stop: None,
     })
 }
 
@@ -115,9 +119,9 @@ fn recorded_streams_match_snapshots() {
 
         let mut shown = String::new();
         let mut show = |event: AgentEvent<'_>| writeln!(shown, "{}", line_of(&event)).unwrap();
-        let mut parser = Parser::new(agent, ParseLimits::default());
-        parser.feed(&stdout, &mut show);
-        let summary = parser.finish(&mut show);
+        let mut driver = Driver::new(&DriverSpec::one_shot(agent).unwrap(), ParseLimits::default());
+        driver.feed(&stdout, &mut show);
+        let summary = driver.finish(&mut show);
 
         let asked = asked(&directory);
         let report = report(&directory, stdout.len() as u64);
@@ -131,7 +135,7 @@ fn recorded_streams_match_snapshots() {
     }
 }
 
-/// Returns whether a line explicitly reports success, with another parser than the one under test.
+/// Returns whether a line explicitly reports success, with another driver than the one under test.
 fn says_success(agent: AgentKind, line: &[u8]) -> bool {
     let Ok(line) = serde_json::from_str::<serde_json::Value>(&String::from_utf8_lossy(line)) else {
         return false;
@@ -142,6 +146,7 @@ fn says_success(agent: AgentKind, line: &[u8]) -> bool {
         }
         AgentKind::Codex => line["type"] == "turn.completed",
         AgentKind::Gemini => line["type"] == "result" && line["status"] == "success",
+        AgentKind::Profiled(_) => line["result"]["stopReason"] == "end_turn",
     }
 }
 
@@ -189,9 +194,9 @@ fn damaged_stream_never_turns_failure_into_success() {
         let stderr = String::from_utf8_lossy(&fs::read(directory.join("stderr")).unwrap()).into_owned();
         let asked = asked(&directory);
         let outcome = |stream: &[u8]| {
-            let mut parser = Parser::new(agent, ParseLimits::default());
-            parser.feed(stream, &mut |_| {});
-            let summary = parser.finish(&mut |_| {});
+            let mut driver = Driver::new(&DriverSpec::one_shot(agent).unwrap(), ParseLimits::default());
+            driver.feed(stream, &mut |_| {});
+            let summary = driver.finish(&mut |_| {});
             judged(agent, &summary, &report(&directory, stream.len() as u64), &stderr, &asked)
         };
         // Damage successful runs, too: nothing may panic, and the rest may not be a success without an explicit line.

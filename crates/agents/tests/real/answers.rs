@@ -68,7 +68,7 @@ fn answer_outside_schema_is_invalid(cli: &Pinned) {
         let api = ModelApi::start(Script::text("Not what was asked for.")).await;
         let spec = CallSpec { output_schema: Some(schema().to_string()), ..harness.spec("Which word?") };
         let done = harness.ask(&api, &spec).await;
-        assert_eq!(*done.failed(), FailureKind::InvalidOutput, "{done}");
+        assert_eq!(*done.failed(), FailureKind::SchemaMismatch, "{done}");
         assert_eq!(done.outcome.structured_output, None, "{done}");
         assert_eq!(done.outcome.text, "Not what was asked for.", "{done}");
     });
@@ -175,7 +175,6 @@ fn unsupported_options_are_rejected_before_start(cli: &Pinned) {
             _ => vec![
                 ("session fork", CallSpec { session: fork, ..plain() }),
                 ("mcp_servers", CallSpec { mcp_servers: vec![server::echo(harness.directory())], ..plain() }),
-                ("output_schema", CallSpec { output_schema: Some(schema().to_string()), ..plain() }),
                 ("append_system_prompt", CallSpec { append_system_prompt: Some("x".to_owned()), ..plain() }),
             ],
         });

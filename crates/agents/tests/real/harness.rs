@@ -8,16 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use agent_run::{Expectation, RunFollower, RunStep};
 use agents::doctor::{self, AgentCheck, Lookup};
-use agents::{
-    FinishedRun, LINGER, Launch, LaunchError, LaunchSetup, ModelTables, ParseLimits, Parser, early_stop,
-    judge,
-};
+use agents::{Launch, LaunchError, LaunchSetup, ModelTables, Patience};
 use model::{AgentEvent, AgentKind, CallPolicy, CallSpec, End, Limits, RunPlan, RunState, Totals, TreeEnd};
 use model_api::ModelApi;
-use supervisor::{Offsets, Run, RunEvent, Spool, Supervisor};
+use supervisor::{Run, Spool, Supervisor};
 use tempfile::TempDir;
-use tokio::time::{Instant, sleep_until};
 
 use crate::outside;
 use crate::pinned::Pinned;
@@ -124,6 +121,8 @@ impl Harness {
         let canaries = CANARIES.map(|name| (name.to_owned(), CANARY.to_owned()));
         let inherited: BTreeMap<String, String> = offline.into_iter().chain(canaries).collect();
         let setup = LaunchSetup {
+            profile: self.check.profile.clone().unwrap(),
+            images: agents::read_images(&spec.images)?,
             workspace: agents::inspect_workspace(spec, &inherited),
             tool_timeout: Some(Duration::from_mins(5)),
             program: self.check.program.clone().unwrap(),
@@ -163,7 +162,7 @@ impl Harness {
         change(&mut launch.plan);
         let supervisor = Supervisor::this_program().unwrap();
         let run = supervisor.start(spool.directory(), &launch.plan).await.unwrap().stop_on_drop();
-        StartedCall { kind: self.kind(), has_schema: spec.output_schema.is_some(), launch, run }
+        StartedCall { kind: self.kind(), schema: spec.output_schema.clone(), launch, run }
     }
 
     /// Runs a call.
@@ -181,7 +180,7 @@ impl Harness {
 /// A started call.
 pub struct StartedCall {
     kind: AgentKind,
-    has_schema: bool,
+    schema: Option<String>,
     pub launch: Launch,
     pub run: Run,
 }
@@ -197,36 +196,25 @@ impl StartedCall {
 
     /// Follows the run to its end and judges it; `before` is the usage of the session before it.
     pub async fn end(self, before: Option<Totals>) -> Done {
-        let mut events = self.run.events(Offsets::default()).unwrap();
-        let mut parser = Parser::new(self.kind, ParseLimits::default());
-        let (mut said, mut stdout, mut stderr) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut heard, mut stopped) = (Instant::now(), false);
-        let report = loop {
-            let over = early_stop(parser.summary(), LINGER).filter(|_| !stopped);
-            let silence = over.map_or(Duration::ZERO, |(_, silence)| silence);
-            let event = tokio::select! {
-                biased;
-                event = events.next() => event.unwrap(),
-                () = sleep_until(heard + silence), if over.is_some() => {
-                    stopped = true;
-                    self.run.stop().unwrap();
-                    continue;
-                }
-            };
-            match event.expect("the events end with the report") {
-                RunEvent::Output(bytes) => {
-                    heard = Instant::now();
-                    parser.feed(&bytes, &mut |event| said.push(event.into_owned()));
-                    stdout.extend(bytes);
-                }
-                RunEvent::Error(bytes) => stderr.extend(bytes),
-                RunEvent::Ended(report) => break report,
+        let mut follower = RunFollower::new(&self.run, self.kind, Some(Patience::default())).unwrap();
+        let (mut said, mut stderr) = (Vec::new(), Vec::new());
+        let end = loop {
+            match follower.next(&mut |event| said.push(event.into_owned())).await.unwrap() {
+                RunStep::Output => {}
+                RunStep::Error(bytes) => stderr.extend(bytes),
+                RunStep::StoppedEarly(_, stopped) => drop(stopped.unwrap()),
+                RunStep::Ended(end) => break end,
             }
         };
-        let summary = parser.finish(&mut |event| said.push(event.into_owned()));
+        let expected = Expectation {
+            schema: self.schema.as_deref(),
+            before,
+            ..Expectation::from_launch(self.kind, &self.launch)
+        };
+        let outcome = end.judge(expected);
+        let report = end.report;
+        let stdout = fs::read(self.run.spool().output()).unwrap();
         let stderr = String::from_utf8_lossy(&stderr).into_owned();
-        let ended = FinishedRun::new(self.kind, &self.launch, &summary, &report, &stderr);
-        let outcome = judge(&FinishedRun { has_schema: self.has_schema, totals_before: before, ..ended });
         let stdout = String::from_utf8_lossy(&stdout).into_owned();
         let done = Done { launch: self.launch, outcome, report, events: said, stdout, stderr };
         assert_eq!(done.report.tree, TreeEnd::ProvenEmpty, "{done}");

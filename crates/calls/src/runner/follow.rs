@@ -41,7 +41,7 @@ impl JobRunner<'_> {
             agent: self.job.order.call.agent,
             session: &current.record.session,
             model: current.record.model.as_deref(),
-            has_schema: self.job.order.call.output_schema.is_some(),
+            schema: self.job.order.call.output_schema.as_deref(),
             before: current.record.before,
             limits: &self.job.order.call.limits,
         });
@@ -131,12 +131,11 @@ impl JobRunner<'_> {
 
     /// Opens the output of a run, and retries while the machine lacks resources.
     async fn open_follower(&self, run: &Run) -> Result<RunFollower, Disposition> {
-        let linger = Some(self.context.settings.lingers);
+        let patience = Some(self.context.settings.patience);
         loop {
-            match RunFollower::new(run, self.job.order.call.agent, linger) {
+            match RunFollower::new(run, self.job.order.call.agent, patience) {
                 Ok(follower) => return Ok(follower),
-                // A directory or a FIFO in place of a stream.
-                Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                Err(error) if is_permanent(&error) && !self.context.records.were_moved() => {
                     runs::stop_unfollowed(run).await;
                     return Err(failed(cannot_follow(&error)));
                 }
@@ -169,6 +168,12 @@ impl JobRunner<'_> {
             tracing::warn!(job = %self.job.id, %error, "cannot write the status file");
         }
     }
+}
+
+/// Returns whether an error of opening a run's files stays: a file is missing, is not a regular file, or has a content that no version of
+/// this program wrote.
+fn is_permanent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput | ErrorKind::InvalidData)
 }
 
 /// Returns the activity of a run before the first output of its agent.

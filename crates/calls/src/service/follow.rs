@@ -43,6 +43,10 @@ pub struct Follow {
     queue: VecDeque<Followed>,
     /// The reason that was returned last.
     waiting: Option<WaitReason>,
+    /// Ends at the output so far.
+    until_now: bool,
+    /// The length of the current run's output when its reading began.
+    so_far: u64,
     has_ended: bool,
 }
 
@@ -58,12 +62,20 @@ impl JobService {
             reading: None,
             queue: VecDeque::new(),
             waiting: None,
+            until_now: false,
+            so_far: 0,
             has_ended: false,
         })
     }
 }
 
 impl Follow {
+    /// Ends at the output so far, even if the job is still running.
+    #[must_use]
+    pub fn until_now(self) -> Self {
+        Self { until_now: true, ..self }
+    }
+
     /// Returns the next event; none after the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Followed>, CallError> {
         loop {
@@ -83,6 +95,10 @@ impl Follow {
 
     async fn read(&mut self) -> Result<(), CallError> {
         let Some(follower) = &mut self.reading else { return Ok(()) };
+        if self.until_now && follower.output_read() >= self.so_far {
+            self.reading = None;
+            return Ok(());
+        }
         let queue = &mut self.queue;
         let mut push = |event: AgentEvent<'_>| queue.push_back(Followed::Event(Box::new(event.into_owned())));
         match follower.next(&mut push).await {
@@ -113,6 +129,7 @@ impl Follow {
             let follower = RunFollower::new(&run, self.agent, None)
                 .map_err(|source| CallError::Files { job: self.job, source })?;
             self.run = next;
+            self.so_far = std::fs::metadata(run.spool().output()).map_or(0, |file| file.len());
             self.reading = Some(follower);
             self.waiting = None;
             self.queue.push_back(Followed::Run(next));
@@ -121,6 +138,10 @@ impl Follow {
         if state.ended().is_some() {
             self.has_ended = true;
             self.queue.push_back(Followed::Ended(state));
+            return Ok(());
+        }
+        if self.until_now {
+            self.has_ended = true;
             return Ok(());
         }
         let waiting = self.service.wait_reason(&job);

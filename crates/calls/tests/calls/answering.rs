@@ -224,7 +224,7 @@ fn job_can_be_followed_at_any_time() {
                 match told {
                     Followed::Event(event) => {
                         if let AgentEvent::Text { text, .. } = *event {
-                            texts.push(text.to_string());
+                            texts.extend(text.to_string().split_whitespace().map(str::to_owned));
                         }
                     }
                     Followed::Ended(state) => ends.push(state),

@@ -28,7 +28,8 @@ fn kind(answer: &Answer) -> Option<&str> {
 
 fn background_task_is_waited_for_beyond_the_linger_limit() {
     Harness::run(async |harness| {
-        let service = harness.open_with(|settings| settings.lingers = Duration::from_millis(50)).await;
+        let service =
+            harness.open_with(|settings| settings.patience.answered = Duration::from_millis(50)).await;
         let script = "background start npm test\nanswer found it\ndelay 500ms\nbackground completed npm test\nanswer all green";
         let answer = answered(&service, harness.request(script)).await;
         assert_eq!((answer.status, answer.output.as_str()), (JobStatus::Completed, "found it\n\nall green"));
@@ -39,7 +40,8 @@ fn background_task_is_waited_for_beyond_the_linger_limit() {
 
 fn job_that_waits_for_a_background_task_can_be_cancelled() {
     Harness::run(async |harness| {
-        let service = harness.open_with(|settings| settings.lingers = Duration::from_millis(50)).await;
+        let service =
+            harness.open_with(|settings| settings.patience.answered = Duration::from_millis(50)).await;
         let job = service
             .submit(harness.request("background start npm test\nanswer found it\nhang"))
             .await

@@ -153,7 +153,8 @@ fn cancel_after_the_answer_keeps_the_answer() {
 fn lingering_agent_is_stopped_and_its_answer_kept() {
     for stays in ["hang", "close stdout\nhang"] {
         Harness::run(async |harness| {
-            let service = harness.open_with(|settings| settings.lingers = Duration::from_millis(200)).await;
+            let service =
+                harness.open_with(|settings| settings.patience.answered = Duration::from_millis(200)).await;
             let job =
                 service.submit(harness.request(&format!("answer the answer\n{stays}"))).await.unwrap().job;
             let answer = ended(&service, job).await;
@@ -168,7 +169,7 @@ fn lingering_agent_is_stopped_and_its_answer_kept() {
 
 fn result_of_a_suspended_agent_is_not_trusted() {
     Harness::run(async |harness| {
-        let service = harness.open_with(|settings| settings.lingers = Duration::from_secs(2)).await;
+        let service = harness.open_with(|settings| settings.patience.answered = Duration::from_secs(2)).await;
         let job = service.submit(harness.request("answer forged\nhang")).await.unwrap().job;
         wait_for_line(&service, job, "forged").await;
         let runs = harness.runs(job);

@@ -1,13 +1,15 @@
 //! The harness of one test: a state directory, a service, and a check for leftover processes.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agents::doctor::Lookup;
+use agents::{AcpRules, AgentFeature, AgentProfile, AgentProfiles, UsageReport};
 use calls::{Answer, CallRequest, JobService, Settings, ShutdownMode, Until};
-use model::{AgentKind, CallPolicy, CallSpec, JobId, Limits, RunStatus, SessionChoice};
+use model::{AgentKind, CallPolicy, CallSpec, JobId, Limits, ProfileName, RunStatus, SessionChoice};
 use supervisor::Supervisor;
 use tempfile::TempDir;
 use testkit::{all_pids, command_line, eventually, eventually_async, is_running};
@@ -108,6 +110,23 @@ impl Harness {
     }
 }
 
+thread_local! {
+    static AGENT: Cell<AgentKind> = const { Cell::new(AgentKind::Rehearsal) };
+}
+
+/// The scripted agent as any agent that speaks the Agent Client Protocol.
+const ACP_AGENT: AgentKind = AgentKind::Profiled(ProfileName::built_in("scripted"));
+
+/// Lets the calls of this thread's test go to the scripted agent over the Agent Client Protocol.
+pub fn speak_acp() {
+    AGENT.set(ACP_AGENT);
+}
+
+/// Returns the scripted agent, in the protocol of this thread's test.
+pub fn agent() -> AgentKind {
+    AGENT.get()
+}
+
 pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
@@ -116,12 +135,23 @@ pub fn settings(state: &Path) -> Settings {
     let this_program = std::env::current_exe().unwrap();
     Settings {
         lookup: Lookup {
+            profiles: AgentProfiles::default().with([acp_profile(&this_program)]),
             programs: BTreeMap::from([(AgentKind::Rehearsal, this_program)]),
             inherited: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
             ..Lookup::default()
         },
         host: Some("here".to_owned()),
         ..Settings::new(state, Supervisor::this_program().unwrap())
+    }
+}
+
+fn acp_profile(program: &Path) -> AgentProfile {
+    let args = ["--as", "acp"].map(str::to_owned).into();
+    let rules = AcpRules { args, usage: UsageReport::PerPrompt, ..AcpRules::default() };
+    AgentProfile {
+        version_args: Vec::new(),
+        features: AgentFeature::ALL.into(),
+        ..AgentProfile::acp(ACP_AGENT, "Scripted", program.to_str().unwrap(), rules)
     }
 }
 
@@ -132,13 +162,13 @@ pub fn call(workspace: &Path, pid_file: &Path, script: &str) -> CallSpec {
     CallSpec {
         limits: Limits { grace: Duration::from_millis(300), ..Limits::default() },
         policy: CallPolicy::off(),
-        ..CallSpec::new(AgentKind::Rehearsal, prompt, workspace)
+        ..CallSpec::new(agent(), prompt, workspace)
     }
 }
 
 /// Submits a call and waits for its end.
 pub async fn answered(service: &JobService, request: CallRequest) -> Answer {
-    let job = service.submit(request).await.unwrap_or_else(|error| panic!("{error:?}")).job;
+    let job = Box::pin(service.submit(request)).await.unwrap_or_else(|error| panic!("{error:?}")).job;
     ended(service, job).await
 }
 

@@ -31,6 +31,34 @@ use libtest_mimic::{Arguments, Trial};
 /// A test: its name and its body.
 pub type Test = (&'static str, fn());
 
+/// The tests of faults, which run with each protocol of the scripted agent.
+const OVER_ACP: [&[Test]; 9] = [
+    submitting::TESTS,
+    answering::TESTS,
+    cancelling::TESTS,
+    resuming::TESTS,
+    recovering::TESTS,
+    identity::TESTS,
+    replaced_files::TESTS,
+    store_loss::TESTS,
+    killing::TESTS,
+];
+
+/// Those of them that do not apply over the Agent Client Protocol.
+const ONE_SHOT_ONLY: [&str; 8] = [
+    // It reports no turns and no cost, has no limit of turns, and its session ids are no UUIDs.
+    "answer_contains_all_known_facts",
+    "call_that_cannot_be_launched_is_not_stored",
+    "turn_limit_of_the_caller_is_final",
+    // Its stream is not empty before the answer.
+    "failure_has_a_kind_and_a_hint",
+    // The agent waits for the next service to close its input.
+    "answer_before_an_unread_cancel_is_kept",
+    "cancel_without_a_daemon_prevents_a_resume",
+    "corrupt_record_does_not_prevent_opening",
+    "run_without_a_daemon_keeps_its_end_time",
+];
+
 fn main() -> ExitCode {
     if let Some(code) = supervisor::run_if_asked() {
         return code;
@@ -63,12 +91,20 @@ fn main() -> ExitCode {
         background_tasks::TESTS,
         killing::TESTS,
     ];
-    let trial = |&(name, body): &Test| {
+    let one_shot = all.into_iter().flatten().map(|&(name, body)| {
         Trial::test(name, move || {
             body();
             Ok(())
         })
-    };
-    let trials = all.into_iter().flatten().map(trial).collect();
+    });
+    let over_acp = OVER_ACP.into_iter().flatten().filter(|(name, _)| !ONE_SHOT_ONLY.contains(name));
+    let over_acp = over_acp.map(|&(name, body)| {
+        Trial::test(format!("{name}::over_acp"), move || {
+            harness::speak_acp();
+            body();
+            Ok(())
+        })
+    });
+    let trials = one_shot.chain(over_acp).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use calls::{JobService, JobStatus, ShutdownMode};
-use model::{AgentKind, JobId, NewJob, Owner, Placement, RunState, RunStatus, StateName, Timestamp};
+use model::{JobId, NewJob, Owner, Placement, RunState, RunStatus, StateName, Timestamp};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use store::{Capacity, ClaimRequest, RescueRequest, Store};
 
-use crate::harness::{Harness, close, ended, files_of_ended_job, submit_behind, wait_for_line};
+use crate::harness::{Harness, agent, close, ended, files_of_ended_job, submit_behind, wait_for_line};
 use crate::log;
 use testkit::{eventually, is_running, tests};
 
@@ -252,7 +252,7 @@ fn text_of_earlier_runs_survives_a_lost_run() {
 }
 
 async fn open_with_agent(harness: &Harness, program: PathBuf) -> JobService {
-    harness.open_with(|settings| drop(settings.lookup.programs.insert(AgentKind::Rehearsal, program))).await
+    harness.open_with(|settings| drop(settings.lookup.programs.insert(agent(), program))).await
 }
 
 fn missing_result_is_written_behind_many_newer_jobs() {
@@ -429,7 +429,7 @@ fn unknown_claim_is_requeued_and_run() {
         let service = harness.open_with(|settings| settings.lease = lease).await;
         let settings = harness.settings();
         let homes = vec![Placement::Host(settings.host.clone().unwrap())];
-        let agents = AgentKind::ALL.map(|agent| Capacity { agent, at_once: 9 }).to_vec();
+        let agents = vec![Capacity { agent: agent(), at_once: 9 }];
         let request = ClaimRequest { owner: service.owner().clone(), homes: homes.clone(), agents, lease };
         let store = Store::open(settings.store).await.unwrap();
         let placed_for = async |request: &ClaimRequest, max_attempts| {

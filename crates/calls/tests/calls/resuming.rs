@@ -144,8 +144,8 @@ fn lost_run_is_resumed_in_its_session() {
             "{answer:?}"
         );
         assert_eq!(harness.runs(job).len(), 2);
-        let prompt = fs::read_to_string(service.files(job).directory().join("runs/2/stdin")).unwrap();
-        assert!(prompt.starts_with("Your work on this task was interrupted"), "{prompt}");
+        let prompt = fs::read_to_string(service.files(job).directory().join("runs/2/input")).unwrap();
+        assert!(prompt.contains("Your work on this task was interrupted"), "{prompt}");
         close(&service).await;
     });
 }

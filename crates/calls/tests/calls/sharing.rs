@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use calls::{CallRequest, Followed, JobFilter, JobStatus, PageRequest, ShutdownMode, Until};
-use model::{AgentKind, CallSpec, JobId, RunState, SessionChoice};
+use model::{CallSpec, JobId, RunState, SessionChoice};
 
-use crate::harness::{Harness, LONG, answered, close, ended, submit_behind, wait_for_line};
+use crate::harness::{Harness, LONG, agent, answered, close, ended, submit_behind, wait_for_line};
 use testkit::tests;
 
 tests![
@@ -55,7 +55,7 @@ fn nested_call_has_the_slot_of_its_parent_after_a_restart() {
 
 fn nested_call_does_not_wait_for_the_slot_of_its_parent() {
     Harness::run(async |harness| {
-        let limits = BTreeMap::from([(AgentKind::Rehearsal, 1)]);
+        let limits = BTreeMap::from([(agent(), 1)]);
         for per_agent in [BTreeMap::new(), limits] {
             let service =
                 harness.open_with(|settings| (settings.at_once, settings.per_agent) = (1, per_agent)).await;
@@ -122,9 +122,7 @@ fn running_jobs_never_exceed_the_limit() {
 
 fn each_agent_has_its_own_limit() {
     Harness::run(async |harness| {
-        let service = harness
-            .open_with(|settings| settings.per_agent = BTreeMap::from([(AgentKind::Rehearsal, 1)]))
-            .await;
+        let service = harness.open_with(|settings| settings.per_agent = BTreeMap::from([(agent(), 1)])).await;
         let jobs = place(&service, harness, 5, "delay 20ms\nanswer done").await;
         service.wait(&jobs, Until::All, LONG).await.unwrap();
         assert_eq!(at_once(harness, &jobs), 1);
@@ -225,7 +223,7 @@ impl Limit {
     fn set(self, settings: &mut calls::Settings, room: u32) {
         match self {
             Self::InAll => settings.at_once = room,
-            Self::OfTheAgent => settings.per_agent = BTreeMap::from([(AgentKind::Rehearsal, room)]),
+            Self::OfTheAgent => settings.per_agent = BTreeMap::from([(agent(), room)]),
         }
     }
 }

@@ -3,6 +3,8 @@
 use model::AgentKind;
 
 use super::call::CallTool;
+use crate::context::ClientContext;
+use crate::rejection::ToolRejection;
 
 /// The tool of the scripted agent, for demos and tests. Listed only if the operator enables it.
 pub(super) const REHEARSAL: &str = "call_rehearsal";
@@ -74,4 +76,23 @@ pub(super) static AGENT_TOOLS: [CallTool; 4] = [
 /// Returns the tool of that name.
 pub(super) fn find_agent_tool(name: &str) -> Option<&'static CallTool> {
     AGENT_TOOLS.iter().find(|tool| tool.name == name)
+}
+
+/// Rejects an agent that does not exist, and one that the operator has not enabled.
+pub(super) fn check_agent(
+    client: &ClientContext,
+    field: &str,
+    agent: AgentKind,
+) -> Result<(), ToolRejection> {
+    let known = client.service.profiles();
+    let problem = match known.require(agent) {
+        Err(unknown) => unknown.to_string(),
+        Ok(_) if agent == AgentKind::Rehearsal && !client.options.rehearsal => {
+            "the operator has not enabled the scripted agent".to_owned()
+        }
+        Ok(_) => return Ok(()),
+    };
+    let names = known.iter().map(|profile| profile.agent).filter(|agent| *agent != AgentKind::Rehearsal);
+    let names = names.map(|agent| format!("`{agent}`")).collect::<Vec<_>>().join(", ");
+    Err(ToolRejection::for_field(field, problem, format!("use one of {names}")))
 }

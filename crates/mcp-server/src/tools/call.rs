@@ -35,12 +35,7 @@ pub(super) struct CallTool {
 impl CallTool {
     /// Returns the tool's definition.
     pub fn tool(&self) -> Tool {
-        let mut tool = define_tool::<CallParameters, Answer>(
-            self.name,
-            self.title,
-            self.description,
-            Effect::StartsAgent,
-        );
+        let mut tool = tool_for_calls(self.name, self.title, self.description);
         let mut input = (*tool.input_schema).clone();
         schema::describe(&mut input, "model", self.models);
         if self.needs_cwd {
@@ -58,25 +53,39 @@ impl CallTool {
     /// Submits the call and waits for its answer.
     pub async fn call(&self, mut request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
         let parameters: CallParameters = request.parse_arguments()?;
-        let client = request.client;
-        let ParsedCall { order, reply } = parse_call(&request, self.agent, parameters)?;
-        let cwd = order.call.cwd.clone();
-        let submitted = client.service.submit(order).await;
-        let placed = submitted.map_err(|error| submit_rejection(error, &cwd))?;
-        let job = placed.job;
-        // The job exists from here on. Even if a later step fails, the caller must get its id.
-        let with_job = |rejection: ToolRejection| rejection.after_submit(format_args!("job {job}"));
-        let wait = reply.remaining_wait(&request, &placed);
-        let answer = wait_for(client, &request, job, wait).await.map_err(with_job)?;
-        let answer = answer.cut_to(reply.max_response_chars);
-        let has_ended = answer.status.is_final();
-        let notes = reply.notes(&request, &placed, has_ended);
-        let answer = Answer { note: results::join_notes(answer.note.clone(), notes), ..answer };
-        if reply.wants_task(&request) && !has_ended {
-            return tasks::create(client, &JobTarget::Job(job)).await.map_err(with_job);
-        }
-        Ok(results::call_result(&answer).into())
+        place(&request, self.agent, parameters).await
     }
+}
+
+/// Defines a tool that calls one agent.
+pub(super) fn tool_for_calls(name: &'static str, title: &str, description: &'static str) -> Tool {
+    define_tool::<CallParameters, Answer>(name, title, description, Effect::StartsAgent)
+}
+
+/// Submits a call and waits for its answer.
+pub(super) async fn place(
+    request: &ToolRequest<'_>,
+    agent: AgentKind,
+    parameters: CallParameters,
+) -> Result<CallToolResponse, ToolRejection> {
+    let client = request.client;
+    let ParsedCall { order, reply } = parse_call(request, agent, parameters)?;
+    let cwd = order.call.cwd.clone();
+    let submitted = Box::pin(client.service.submit(order)).await;
+    let placed = submitted.map_err(|error| submit_rejection(error, &cwd))?;
+    let job = placed.job;
+    // The job exists from here on. Even if a later step fails, the caller must get its id.
+    let with_job = |rejection: ToolRejection| rejection.after_submit(format_args!("job {job}"));
+    let wait = reply.remaining_wait(request, &placed);
+    let answer = wait_for(client, request, job, wait).await.map_err(with_job)?;
+    let answer = answer.cut_to(reply.max_response_chars);
+    let has_ended = answer.status.is_final();
+    let notes = reply.notes(request, &placed, has_ended);
+    let answer = Answer { note: results::join_notes(answer.note.clone(), notes), ..answer };
+    if reply.wants_task(request) && !has_ended {
+        return tasks::create(client, &JobTarget::Job(job)).await.map_err(with_job);
+    }
+    Ok(results::call_result(&answer).into())
 }
 
 /// Waits for the job of a call and returns its answer so far. The timeout leaves the job running; a cancelled request cancels it.

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use calls::{CallError, GroupError, GroupRequest, PrepareError, Until};
-use model::{AgentChoice, AgentKind, GroupKind, JobGroup, MAX_CONTENDERS, MIN_CONTENDERS};
+use model::{AgentChoice, GroupKind, JobGroup, MAX_CONTENDERS, MIN_CONTENDERS};
 use rmcp::model::{CallToolResponse, JsonObject, Tool};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::agent_tools::check_agent;
 use super::call_parameters::{CallParameters, ParsedCall, parse_call, submit_rejection};
 use super::definition::{Effect, ToolRequest, define_tool};
 use crate::context::ClientContext;
@@ -36,11 +37,14 @@ pub(super) const HOWTO: &str = "Examples:\n\
     A failed judge is no error: see `verdict`. Each agent uses tokens, and so do the two runs of a judge.";
 
 /// The parameters of the tools that call one agent that this tool does not have, with the remedy.
-const ELSEWHERE: [(&str, &str); 12] = [
+const ELSEWHERE: [(&str, &str); 15] = [
     ("model", "name the model with its agent in `agents`, such as `claude:opus`"),
     ("resume_session_id", "omit it: each agent starts a new session"),
     ("session_id", "omit it: each agent starts a new session"),
     ("continue_latest", "omit it: each agent starts a new session"),
+    ("fork_session_id", "omit it: each agent starts a new session"),
+    ("effort", ONE_AGENT),
+    ("output_schema", ONE_AGENT),
     ("mode", "pass `observe: true` for agents that change nothing, or omit it"),
     ("worktree", "omit it: each agent of a race works in a private checkout"),
     ("allowed_tools", ONE_AGENT),
@@ -92,7 +96,7 @@ const DESCRIPTIONS: [(&str, &str); 9] = [
 /// The parameters that only this tool has.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ManyParameters {
-    /// The agents: `claude`, `codex` or `gemini`, each with a model if wanted (`codex:MODEL`). 2 to 8; the same one may occur several times.
+    /// The agents, such as `claude`, `codex` or `gemini`, each with a model if wanted (`codex:MODEL`). 2 to 8; the same one may occur several times.
     #[schemars(length(min = MIN_CONTENDERS, max = MAX_CONTENDERS))]
     agents: Vec<String>,
     /// Agent that compares the results, written like one of `agents`. In a race it chooses the best patch: it sees them twice, the second time in the reversed order, and its verdict counts only if both agree. Default: no judge. With `observe`, it writes the common answer. Default then: the first of `agents`.
@@ -195,17 +199,10 @@ fn check_elsewhere(given: Option<&JsonObject>) -> Result<(), ToolRejection> {
 }
 
 fn parse_agent(client: &ClientContext, field: &str, given: &str) -> Result<AgentChoice, ToolRejection> {
-    let names = "use `claude`, `codex` or `gemini`, with a model if wanted: `codex:MODEL`";
     let choice: AgentChoice = given
         .parse()
-        .map_err(|error: model::BadName| ToolRejection::for_field(field, error.to_string(), names))?;
-    if choice.agent == AgentKind::Rehearsal && !client.options.rehearsal {
-        return Err(ToolRejection::for_field(
-            field,
-            "the operator has not enabled the scripted agent",
-            names,
-        ));
-    }
+        .map_err(|error: model::BadName| ToolRejection::for_field(field, error.to_string(), error.hint()))?;
+    check_agent(client, field, choice.agent)?;
     Ok(choice)
 }
 

@@ -2,16 +2,18 @@
 //!
 //! The only place where a caller's strings become a `CallSpec`. Submits nothing (see `call` and `call_many`).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use calls::{CallError, CallRequest, SubmittedJob};
 use model::{
-    AgentKind, AgentName, CallPolicy, CallSpec, Limits, Mode, Preset, SessionChoice, SessionId, ToolChoice,
-    VerifySpec,
+    AgentKind, AgentName, CallPolicy, CallSpec, Limits, McpServer, Mode, Preset, SessionChoice, SessionId,
+    ToolChoice, VerifySpec,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::definition::ToolRequest;
 use crate::arguments::parse_choice;
@@ -36,7 +38,17 @@ pub(super) struct CallParameters {
     cwd: Option<String>,
     /// Model to use.
     model: Option<String>,
-    /// Session to resume: the `session_id` (a UUID) of an earlier answer. Cannot be combined with `continue_latest`.
+    /// Effort of the model, as the agent names it, such as `low`, `medium` or `high`. Default: the agent's.
+    effort: Option<String>,
+    /// JSON Schema of the answer. The answer is then JSON, in `structured_output`; another answer fails with `schema_mismatch`.
+    output_schema: Option<Map<String, Value>>,
+    /// Files of images that belong to the prompt (PNG, JPEG, GIF, WebP), written like `cwd`.
+    images: Option<Vec<String>>,
+    /// MCP servers that the agent starts for this call. `${NAME}` in a value of `env` stands for a variable that the operator allows (`pass_env`), and is never stored.
+    mcp_servers: Option<Vec<ServerParameter>>,
+    /// Session to copy: continues a copy of an earlier session, which itself stays as it is. Cannot be combined with `resume_session_id` and `continue_latest`.
+    fork_session_id: Option<String>,
+    /// Session to resume: the `session_id` of an earlier answer. Cannot be combined with `continue_latest`.
     resume_session_id: Option<String>,
     /// Alias of `resume_session_id`.
     session_id: Option<String>,
@@ -94,6 +106,29 @@ pub(super) struct CallParameters {
     max_response_chars: Option<u64>,
     /// Idempotency key of your choice: a second call with the same key submits no new job and returns the answer of the first.
     idempotency_key: Option<String>,
+}
+
+/// An MCP server over stdio.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ServerParameter {
+    /// Name: letters, digits, `_` and `-`.
+    name: String,
+    /// Executable.
+    command: String,
+    /// Arguments.
+    #[serde(default)]
+    args: Vec<String>,
+    /// Environment variables.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+}
+
+impl From<ServerParameter> for McpServer {
+    fn from(given: ServerParameter) -> Self {
+        let ServerParameter { name, command, args, env } = given;
+        Self { name, command, args, env }
+    }
 }
 
 impl CallParameters {
@@ -173,7 +208,7 @@ pub(super) fn parse_call(
 ) -> Result<ParsedCall, ToolRejection> {
     let client = request.client;
     let defaults = client.options.defaults;
-    let session = parse_session(&given)?;
+    let session = parse_session(&given, agent)?;
     let wall = match given.timeout_ms {
         Some(Millis(0)) => {
             return Err(ToolRejection::for_field(
@@ -199,8 +234,15 @@ pub(super) fn parse_call(
     let add_dirs = given.add_dirs.unwrap_or_default();
     let add_dirs = add_dirs
         .iter()
-        .map(|directory| resolve_directory(client, "add_dirs", directory))
+        .map(|directory| resolve_path(client, "add_dirs", directory))
         .collect::<Result<_, _>>()?;
+    let images = given.images.unwrap_or_default();
+    let images =
+        images.iter().map(|image| resolve_path(client, "images", image)).collect::<Result<_, _>>()?;
+    let effort = given.effort.map(|effort| effort.trim().parse()).transpose();
+    let effort = effort.map_err(|error: model::BadName| {
+        ToolRejection::for_field("effort", error.to_string(), error.hint())
+    })?;
     let mode = match given.mode {
         Some(mode) => parse_choice("mode", &mode, &[("execute", Mode::Execute), ("observe", Mode::Observe)])?,
         None => Mode::Execute,
@@ -216,6 +258,10 @@ pub(super) fn parse_call(
     }
     let call = CallSpec {
         model: given.model.map(|model| model.trim().to_owned()),
+        effort,
+        images,
+        output_schema: given.output_schema.map(|schema| Value::Object(schema).to_string()),
+        mcp_servers: given.mcp_servers.into_iter().flatten().map(McpServer::from).collect(),
         session,
         mode,
         tools: parse_tools(given.allowed_tools)?,
@@ -326,7 +372,21 @@ fn check_length(field: &str, given: &str) -> Result<String, ToolRejection> {
     Err(ToolRejection::for_field(field, message, format!("give at most {MAX_NAME_CHARS}")))
 }
 
-fn parse_session(given: &CallParameters) -> Result<SessionChoice, ToolRejection> {
+fn parse_session(given: &CallParameters, agent: AgentKind) -> Result<SessionChoice, ToolRejection> {
+    if let Some(id) = &given.fork_session_id {
+        let others = [
+            ("resume_session_id", given.resume_session_id.is_some() || given.session_id.is_some()),
+            ("continue_latest", given.continue_latest),
+        ];
+        if let Some((other, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(ToolRejection::for_field(
+                "fork_session_id",
+                format!("it cannot be combined with {other}"),
+                "omit one of them",
+            ));
+        }
+        return Ok(SessionChoice::Fork(parse_session_id("fork_session_id", id, agent)?));
+    }
     let (field, id) = match (given.resume_session_id.as_deref(), given.session_id.as_deref()) {
         (Some(one), Some(other)) if one.trim() != other.trim() => {
             return Err(ToolRejection::for_field(
@@ -352,15 +412,24 @@ fn parse_session(given: &CallParameters) -> Result<SessionChoice, ToolRejection>
             "omit one of them",
         ));
     }
-    let uuid = uuid::Uuid::parse_str(id.trim()).map_err(|_| {
+    Ok(SessionChoice::Resume(parse_session_id(field, id, agent)?))
+}
+
+/// Parses the id of a session. Only the agents with code of their own have UUIDs.
+fn parse_session_id(field: &str, id: &str, agent: AgentKind) -> Result<SessionId, ToolRejection> {
+    let id = id.trim();
+    let parsed = match agent {
+        AgentKind::Profiled(_) => id.parse().map_err(|_| "the id of a session"),
+        _ => uuid::Uuid::parse_str(id).map(SessionId::from).map_err(|_| "a UUID"),
+    };
+    parsed.map_err(|expected| {
         let shown: String = id.chars().take(64).collect();
         ToolRejection::for_field(
             field,
-            format!("`{}` is not a UUID", shown.escape_debug()),
+            format!("`{}` is not {expected}", shown.escape_debug()),
             "give the session_id of an earlier answer, or omit it to start a new session",
         )
-    })?;
-    Ok(SessionChoice::Resume(SessionId::from(uuid)))
+    })
 }
 
 fn parse_tools(given: Option<Vec<String>>) -> Result<ToolChoice, ToolRejection> {
@@ -384,7 +453,7 @@ fn parse_agent_name(given: &str) -> Result<AgentName, ToolRejection> {
 /// Returns the working directory: the given one, or the client's.
 fn resolve_cwd(client: &ClientContext, given: Option<&str>) -> Result<PathBuf, ToolRejection> {
     if let Some(given) = given {
-        return resolve_directory(client, "cwd", given);
+        return resolve_path(client, "cwd", given);
     }
     client.info.cwd.clone().ok_or_else(|| {
         ToolRejection::for_field(
@@ -395,8 +464,8 @@ fn resolve_cwd(client: &ClientContext, given: Option<&str>) -> Result<PathBuf, T
     })
 }
 
-/// Resolves a directory: an absolute path, `~/…` or an alias. Its existence is checked when the call is submitted.
-fn resolve_directory(client: &ClientContext, field: &str, given: &str) -> Result<PathBuf, ToolRejection> {
+/// Resolves a path: absolute, `~/…` or an alias. Its existence is checked when the call is submitted.
+fn resolve_path(client: &ClientContext, field: &str, given: &str) -> Result<PathBuf, ToolRejection> {
     let options = &client.options;
     let given = given.trim();
     let path = Path::new(given);

@@ -9,8 +9,8 @@ use super::definition::{Effect, ToolRequest, define_tool};
 use super::listed_tools;
 use super::reference::properties;
 use super::{
-    call_apply, call_cancel, call_changes, call_discard, call_jobs, call_many, call_output, call_status,
-    call_wait,
+    call_agent, call_apply, call_cancel, call_changes, call_discard, call_jobs, call_many, call_output,
+    call_status, call_wait,
 };
 use crate::arguments::nearest;
 use crate::rejection::ToolRejection;
@@ -22,7 +22,7 @@ const DESCRIPTION: &str = "Explain these tools. Without `tool`: an overview of c
 const HOWTO: &str = "Examples:\n- {}\n- {\"tool\": \"call_cc\"}";
 
 const OVERVIEW: &str = "\
-Calling an agent: call_cc (Claude Code), call_codex (Codex), call_gem (Gemini). Each starts an agent on this machine with your \
+Calling an agent: call_cc (Claude Code), call_codex (Codex), call_gem (Gemini), call_agent (any other). Each starts an agent on this machine with your \
 prompt and returns {status, job_id, output, session_id, …}. A call is a durable job: it continues when you stop waiting, when the \
 client disconnects and when the daemon restarts.
 
@@ -130,6 +130,7 @@ fn examples(name: &str) -> &'static str {
         return tool.howto;
     }
     match name {
+        call_agent::NAME => call_agent::HOWTO,
         call_many::NAME => call_many::HOWTO,
         call_wait::NAME => call_wait::HOWTO,
         call_status::NAME => call_status::HOWTO,

@@ -2,6 +2,7 @@
 
 mod agent_tools;
 mod call;
+mod call_agent;
 mod call_apply;
 mod call_cancel;
 mod call_changes;
@@ -27,12 +28,14 @@ use rmcp::model::{CallToolResponse, Tool};
 use agent_tools::{AGENT_TOOLS, REHEARSAL, find_agent_tool};
 use call::CallTool;
 
+use crate::context::ClientContext;
 use crate::options::McpOptions;
 use crate::rejection::ToolRejection;
 
 /// All tools, in the order of `tools/list` and of the reference page.
 static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     let others = [
+        call_agent::tool(),
         call_many::tool(),
         call_wait::tool(),
         call_status::tool(),
@@ -60,12 +63,21 @@ pub(crate) fn listed_tools(options: &McpOptions) -> impl Iterator<Item = &'stati
     })
 }
 
+/// Returns a tool as a client sees it in the list.
+pub(crate) fn for_client(client: &ClientContext, tool: &Tool) -> Tool {
+    match tool.name.as_ref() {
+        call_agent::NAME => call_agent::list_agents(client, tool.clone()),
+        _ => tool.clone(),
+    }
+}
+
 /// Calls a tool.
 pub(crate) async fn call_tool(request: ToolRequest<'_>) -> Result<CallToolResponse, ToolRejection> {
     if let Some(tool) = find_agent_tool(&request.tool.name) {
         return Box::pin(tool.call(request)).await;
     }
     match request.tool.name.as_ref() {
+        call_agent::NAME => Box::pin(call_agent::call(request)).await,
         call_many::NAME => Box::pin(call_many::call(request)).await,
         call_wait::NAME => call_wait::call(request).await,
         call_status::NAME => call_status::call(request).await,

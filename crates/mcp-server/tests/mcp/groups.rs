@@ -629,9 +629,9 @@ fn invalid_group_is_rejected_with_field_and_remedy() {
             ("agents", json!({ "agents": [] }), "two to eight agents"),
             ("agents", json!({ "agents": ["rehearsal"] }), "two to eight agents"),
             ("agents", json!({ "agents": vec!["rehearsal"; 9] }), "two to eight agents"),
-            ("agents[1]", json!({ "agents": ["rehearsal", "gpt:5"] }), "`codex:MODEL`"),
+            ("agents[1]", json!({ "agents": ["rehearsal", "gpt:5"] }), "use one of `claude`"),
             ("agents", json!({ "agents": ["rehearsal", "rehearsal:--help"] }), "the name of a model"),
-            ("judge", json!({ "agents": two, "judge": "judy" }), "`claude`, `codex` or `gemini`"),
+            ("judge", json!({ "agents": two, "judge": "judy" }), "use one of `claude`"),
             (
                 "resume_session_id",
                 json!({ "agents": two, "resume_session_id": uuid::Uuid::nil() }),

@@ -114,5 +114,6 @@ pub fn of_kind(kind: AgentKind, config: ProviderConfig) -> Box<dyn Provider> {
         AgentKind::Codex => Box::new(CodexProvider::from_config(config)),
         AgentKind::Gemini => Box::new(GeminiProvider::from_config(config)),
         AgentKind::Rehearsal => Box::new(RehearsalProvider::from_config(config)),
+        agent @ AgentKind::Profiled(_) => Box::new(provider::AgentProvider::new(agent, config)),
     }
 }

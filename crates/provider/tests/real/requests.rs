@@ -211,10 +211,10 @@ fn the_example_asks_the_real_agent(cli: &Pinned) {
         let path = environment.remove("PATH").unwrap();
         let output = tokio::task::spawn_blocking({
             let (name, work, spools) =
-                (harness.kind().name(), harness.workspace(), harness.directory().join("spools"));
+                (harness.kind().name().to_owned(), harness.workspace(), harness.directory().join("spools"));
             move || {
                 Command::new(example)
-                    .args([name, "Say hello."])
+                    .args([&name, "Say hello."])
                     .env_clear()
                     .envs(environment)
                     .env("PATH", format!("{}:{path}", bin.display()))

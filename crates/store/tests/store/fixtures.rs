@@ -24,7 +24,7 @@ pub fn new_job_for(agent: AgentKind, home: Placement) -> NewJob {
 
 /// Returns the claim request of an owner that runs every agent on this host.
 pub fn request(owner: &str) -> ClaimRequest {
-    let agents = AgentKind::ALL.map(|agent| Capacity { agent, at_once: 1_000 });
+    let agents = AgentKind::NATIVE.map(|agent| Capacity { agent, at_once: 1_000 });
     ClaimRequest { owner: Owner::new(owner), homes: vec![here()], agents: agents.to_vec(), lease: LEASE }
 }
 

@@ -58,6 +58,8 @@ pub enum ConfigError {
     UnknownKey { place: Source, key: String, nearest: Option<&'static str> },
     #[error("{place}: `{key}` must be {expected}, not {found}")]
     BadValue { place: Source, key: String, expected: String, found: String },
+    #[error("{place}: `{key}` names no known agent")]
+    UnknownAgent { place: Source, key: String, similar: Option<String> },
     #[error("{place}: `{key}` is set twice")]
     SetTwice { place: Source, key: String },
     #[error("{place}: `pass_env` must not contain `{variable}`: {reason}")]
@@ -88,6 +90,13 @@ impl ConfigError {
             Self::NotToml { .. } => "fix that line; see https://toml.io for the format".to_owned(),
             Self::UnknownKey { nearest: Some(known), .. } => {
                 format!("did you mean `{known}`? list all keys with `switchboard config --reference`")
+            }
+            Self::UnknownAgent { similar: Some(similar), .. } => {
+                format!("did you mean `{similar}`? list all agents with `switchboard agents`")
+            }
+            Self::UnknownAgent { similar: None, .. } => {
+                "define the agent in the table `agents`, or list the known ones with `switchboard agents`"
+                    .to_owned()
             }
             Self::SetTwice { .. } => "remove one of the two lines".to_owned(),
             Self::ForbiddenVariable { .. } => "remove it from `pass_env`".to_owned(),

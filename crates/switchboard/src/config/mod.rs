@@ -2,6 +2,7 @@
 //!
 //! Owns the keys ([`keys`]) and the precedence of their sources. Opens no store: `store` is passed on unparsed.
 
+mod agents;
 mod error;
 mod file;
 mod keys;
@@ -15,7 +16,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agents::ModelTables;
+use ::agents::{AgentProfiles, ModelTable, ModelTables};
 use calls::RepositoryOptions;
 use model::{AgentKind, Bounds, CallPolicy, Network, Preset, Requirement};
 
@@ -59,6 +60,8 @@ pub struct Config {
     pub limits: CallLimits,
     /// The retention of ended jobs.
     pub retention: RetentionConfig,
+    /// The known agents.
+    pub profiles: AgentProfiles,
     /// Configured paths of agent programs.
     pub programs: BTreeMap<AgentKind, PathBuf>,
     /// The default models and model aliases.
@@ -185,6 +188,9 @@ impl Config {
             (agent, values.count_u32(&format!("limits.per_agent.{agent}")).unwrap_or(at_once).min(at_once))
         };
         let program = |agent: AgentKind| Some((agent, values.path(&format!("programs.{agent}"))?));
+        // Checked when the settings were read.
+        let profiles = agents::read_profiles(settings).unwrap_or_default();
+        let all: Vec<AgentKind> = profiles.iter().map(|profile| profile.agent).collect();
         Self {
             store: values.text("store").unwrap_or_default(),
             store_credentials_file: values.path("store_credentials_file"),
@@ -200,7 +206,7 @@ impl Config {
             redact: values.texts("redact"),
             limits: CallLimits {
                 at_once,
-                per_agent: AgentKind::ALL.into_iter().map(per_agent).collect(),
+                per_agent: all.iter().copied().map(per_agent).collect(),
                 timeout: values.time("limits.timeout").unwrap_or_default(),
                 idle: values.time("limits.idle"),
                 start: values.time("limits.start"),
@@ -217,12 +223,9 @@ impl Config {
                 max_age: values.time("retention.max_age"),
                 max_count: values.count("retention.max_count"),
             },
-            programs: AgentKind::ALL.into_iter().filter_map(program).collect(),
-            models: ModelTables {
-                claude: settings.models("models.claude"),
-                codex: settings.models("models.codex"),
-                gemini: settings.models("models.gemini"),
-            },
+            programs: all.into_iter().filter_map(program).collect(),
+            models: values.models(&profiles),
+            profiles,
             cwd_aliases: values.directories("cwd_aliases"),
             mcp_apply_changes: values.flag("mcp.apply_changes"),
             repositories: values.repositories(),
@@ -306,6 +309,20 @@ impl TypedSettings<'_> {
 
     fn texts(&self, name: &str) -> Vec<String> {
         if let Some(Value::Texts(items)) = self.0.get(name) { items.clone() } else { Vec::new() }
+    }
+
+    /// Returns the default models and the aliases of all agents.
+    fn models(&self, profiles: &AgentProfiles) -> ModelTables {
+        profiles.iter().fold(ModelTables::default(), |tables, profile| {
+            let agent = profile.agent;
+            let table = if AgentKind::NATIVE.contains(&agent) {
+                self.0.models(&format!("models.{agent}"))
+            } else {
+                let default = self.text(&format!("agents.{agent}.default_model"));
+                ModelTable { default, ..ModelTable::default() }
+            };
+            if table == ModelTable::default() { tables } else { tables.with(agent, table) }
+        })
     }
 
     fn directories(&self, section: &str) -> BTreeMap<String, PathBuf> {

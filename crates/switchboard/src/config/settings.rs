@@ -1,7 +1,7 @@
 //! The value and the source of each key. Options override variables, variables override the file, and the file overrides the defaults.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use agents::{BadModelName, ModelTable};
 
@@ -65,6 +65,8 @@ pub struct OptionOverride {
 pub struct EffectiveSettings {
     /// Is true if the configuration file exists.
     pub has_file: bool,
+    /// The directory that `~` stands for.
+    pub user_home: Option<PathBuf>,
     pub all: BTreeMap<SettingName, EffectiveSetting>,
 }
 
@@ -76,7 +78,7 @@ impl EffectiveSettings {
         overrides: &[OptionOverride],
     ) -> Result<Self, ConfigError> {
         let user_home = environment.directory("HOME");
-        let mut settings = Self::defaults();
+        let mut settings = Self { user_home: user_home.clone(), ..Self::defaults() };
         if let Some(path) = home.map(SwitchboardHome::config_file) {
             let text = file::read(path)?;
             settings.has_file = text.is_some();
@@ -107,6 +109,7 @@ impl EffectiveSettings {
                 .resolve(None)
                 .map_err(|bad| self.bad_value(&name, BadModelName::EXPECTED.to_owned(), &bad.asked))?;
         }
+        super::agents::read_profiles(self)?;
         let is_name = |name: &&String| {
             !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())
         };
@@ -125,9 +128,12 @@ impl EffectiveSettings {
 
     /// Returns the source of a key's value.
     fn source(&self, name: &str) -> Source {
-        let path: Vec<&str> = name.split('.').collect();
-        let setting =
-            keys::find(&path).and_then(|(index, word)| self.all.get(&SettingName::new(index, word)));
+        self.source_at(&name.split('.').collect::<Vec<_>>())
+    }
+
+    /// Returns the source of the value at a path.
+    pub fn source_at(&self, path: &[&str]) -> Source {
+        let setting = keys::find(path).and_then(|(index, word)| self.all.get(&SettingName::new(index, word)));
         setting.map_or(Source::BuiltIn, |setting| setting.source.clone())
     }
 

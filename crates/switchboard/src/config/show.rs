@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use agents::DefaultVariables;
-use model::{AgentKind, RunId};
+use agents::{AgentProfiles, DefaultVariables};
+use model::RunId;
 use protocol::{HOME_VARIABLE, ProcessEnvironment, SwitchboardHome};
 use serde_json::json;
 
@@ -147,9 +147,11 @@ fn append_agent_variables(text: &mut String) {
         let all: Vec<String> = names.chain(own.prefixes.iter().map(|start| format!("`{start}*`"))).collect();
         let _ = writeln!(text, "| {agent} | {} |", all.join(", "));
     };
-    row("all", DefaultVariables::COMMON);
-    for agent in AgentKind::ALL {
-        row(agent.name(), agents::default_variables(agent));
+    row("all", DefaultVariables::common());
+    for profile in AgentProfiles::default().iter() {
+        if profile.variables != DefaultVariables::default() {
+            row(profile.agent.name(), profile.variables.clone());
+        }
     }
 }
 

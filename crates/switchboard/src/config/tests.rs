@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use ::agents::{AgentProfile, AnswerRule, LaunchRules, ProfileSupport};
+
 use super::keys::{ConfigKey, KEYS, KeyDefault};
 use super::value::ValueKind;
 use super::*;
@@ -28,6 +30,10 @@ fn refusal(text: &str) -> ConfigError {
 /// A value that is not the default, as TOML and as the text of a variable.
 fn another(key: &ConfigKey) -> (String, String) {
     let text = match key.kind {
+        _ if key.name == "agents.<agent>.answer" => "last-line",
+        _ if key.name == "agents.<agent>.session" => "json:/other",
+        _ if key.name == "agents.<agent>.model" => return (r#"["{model}"]"#.into(), "{model}".into()),
+        _ if key.name == "agents.<agent>.resume" => return (r#"["{session}"]"#.into(), "{session}".into()),
         ValueKind::Text => "sonnet-9",
         ValueKind::Path => "/opt/thing",
         ValueKind::Address => "127.0.0.1:7878",
@@ -63,15 +69,18 @@ fn every_key_in_the_file_is_applied() {
     let before = config("");
     for key in KEYS {
         let own = key.name.replace("<alias>", "mine").replace("<name>", "mine").replace("<path>", "\"/srv\"");
-        let after = config(&format!("{own} = {}", another(key).0));
-        // A list that is read only where another key says so.
-        let (before, after) = match key.name {
-            "sandbox.hosts" => {
-                let hosts = "sandbox.network = \"hosts\"\n";
-                (config(hosts), config(&format!("{hosts}{own} = {}", another(key).0)))
+        let own = own.replace("<agent>", "qwen");
+        // Keys that are read only where another key says so.
+        let with = match key.name {
+            "sandbox.hosts" => "sandbox.network = \"hosts\"\n",
+            "agents.<agent>.session" => "agents.qwen.command = [\"x\"]\n",
+            "agents.<agent>.answer" | "agents.<agent>.model" | "agents.<agent>.resume" => {
+                "agents.qwen.command = [\"x\"]\nagents.qwen.session = \"json:/id\"\n"
             }
-            _ => (before.clone(), after),
+            _ => "",
         };
+        let before = if with.is_empty() { before.clone() } else { config(with) };
+        let after = config(&format!("{with}{own} = {}", another(key).0));
         assert_ne!(before, after, "{} has no effect", key.name);
     }
 }
@@ -112,7 +121,7 @@ fn unknown_key_error_names_line_and_nearest_key() {
     assert!(error.hint().starts_with("did you mean `limits.at_once`?"), "{}", error.hint());
     let error = refusal("[limit]\nat_once = 3\n");
     assert!(error.to_string().ends_with("line 1: unknown key `limit`"), "{error}");
-    assert!(refusal("[programs]\nclaud = \"/x\"").hint().contains("`programs.claude`"));
+    assert!(refusal("[programs]\nclaud = \"/x\"").hint().contains("`claude`"));
     assert!(
         refusal("[cwd_aliases.shop]\nx = \"/y\"").to_string().contains("must be a path"),
         "a word is no table"
@@ -181,10 +190,19 @@ fn model_aliases_are_configurable() {
     let models =
         config("[models.claude]\nHaiku = \"claude-haiku-9\"\ndefault = \"opus\"\nbest = \"claude-opus-9\"")
             .models;
-    assert_eq!(models.claude.resolve(Some("haiku")).unwrap().as_deref(), Some("claude-haiku-9"));
-    assert_eq!(models.claude.resolve(Some("best")).unwrap().as_deref(), Some("claude-opus-9"));
-    assert_eq!(models.claude.default.as_deref(), Some("opus"));
-    assert_eq!(models.claude.resolve(Some("sonnet")).unwrap().as_deref(), Some("sonnet"));
+    assert_eq!(
+        models.for_agent(AgentKind::Claude).resolve(Some("haiku")).unwrap().as_deref(),
+        Some("claude-haiku-9")
+    );
+    assert_eq!(
+        models.for_agent(AgentKind::Claude).resolve(Some("best")).unwrap().as_deref(),
+        Some("claude-opus-9")
+    );
+    assert_eq!(models.for_agent(AgentKind::Claude).default.as_deref(), Some("opus"));
+    assert_eq!(
+        models.for_agent(AgentKind::Claude).resolve(Some("sonnet")).unwrap().as_deref(),
+        Some("sonnet")
+    );
     assert_eq!(config("").models, ModelTables::default());
 }
 
@@ -270,4 +288,108 @@ fn whole_home_directory_cannot_be_exposed() {
     for refused in ["/", "/home", "/home/ana", "~/", "~/..", "~/a/../..", "relative", ""] {
         assert!(exposed(&format!("\"{refused}\"")).is_err(), "{refused}");
     }
+}
+
+fn profile(text: &str, agent: &str) -> std::sync::Arc<AgentProfile> {
+    std::sync::Arc::clone(config(text).profiles.get(agent.parse().unwrap()).unwrap())
+}
+
+#[test]
+fn own_agent_needs_three_lines() {
+    let mine = profile("[agents.mine]\nacp = [\"my-agent\", \"acp\"]\n", "mine");
+    assert_eq!((mine.program.as_str(), mine.support), ("my-agent", ProfileSupport::Custom));
+    let LaunchRules::Acp(rules) = &mine.launch else { panic!("{mine:?}") };
+    assert_eq!(rules.args, ["acp"]);
+    let text = "[agents.aider]\ncommand = [\"~/bin/aider\", \"--message-file\", \"{prompt_file}\"]\nanswer = \"last-line\"\n\
+                model = [\"--model\", \"{model}\"]\ndefault_model = \"gpt-9\"\nenv = [\"OPENAI_API_KEY\"]\nhosts = [\"api.openai.com\"]\n\
+                state_dirs = [\"~/.aider\"]\ndescription = \"small edits\"\n";
+    let environment = [("HOME", "/home/ana")].into();
+    let config = Config::from_settings(&read(text, &environment).unwrap());
+    let agent = "aider".parse().unwrap();
+    let aider = config.profiles.get(agent).unwrap();
+    assert_eq!(
+        (aider.program.as_str(), aider.description.as_deref()),
+        ("/home/ana/bin/aider", Some("small edits"))
+    );
+    let LaunchRules::Plain(rules) = &aider.launch else { panic!("{aider:?}") };
+    assert_eq!(rules.answer, AnswerRule::LastLine);
+    assert_eq!(
+        (&aider.variables.names[..], &aider.hosts[..]),
+        (&["OPENAI_API_KEY".to_owned()][..], &["api.openai.com".to_owned()][..])
+    );
+    assert_eq!(aider.states[0].path, "/home/ana/.aider");
+    assert_eq!(config.models.for_agent(agent).default.as_deref(), Some("gpt-9"));
+}
+
+#[test]
+fn built_in_agent_can_be_described_and_moved() {
+    let text = "[agents.claude]\ndescription = \"hard problems\"\n[agents.opencode]\nacp = [\"/opt/oc\", \"acp\", \"-v\"]\n\
+                [programs]\nqwen = \"/opt/qwen\"\n[limits.per_agent]\nkimi = 1\n";
+    assert_eq!(profile(text, "claude").description.as_deref(), Some("hard problems"));
+    let opencode = profile(text, "opencode");
+    let LaunchRules::Acp(rules) = &opencode.launch else { panic!() };
+    assert_eq!(
+        (opencode.program.as_str(), rules.args.as_slice()),
+        ("/opt/oc", ["acp".to_owned(), "-v".to_owned()].as_slice())
+    );
+    assert_ne!(opencode.support, ProfileSupport::Custom);
+    let config = config(text);
+    assert_eq!(config.programs[&"qwen".parse().unwrap()], Path::new("/opt/qwen"));
+    assert_eq!(config.limits.per_agent[&"kimi".parse().unwrap()], 1);
+}
+
+#[test]
+fn invalid_agent_is_reported_with_its_line() {
+    for (text, line, message) in [
+        (
+            "[agents.a]\nacp = [\"x\"]\ncommand = [\"x\"]\n",
+            3,
+            "`agents.a.command` must be omitted beside `acp`, not set",
+        ),
+        ("[agents.a]\nacp = []\n", 2, "`agents.a.acp` must be a list of a program"),
+        ("[agents.a]\nacp = [\"./x\"]\n", 2, "`agents.a.acp` must be a list of a program"),
+        ("[agents.a]\ndescription = \"x\"\n", 2, "`agents.a.description` must be beside `acp` or `command`"),
+        ("[agents.a]\nacp = [\"x\"]\nanswer = \"stdout\"\n", 3, "`agents.a.answer` must be omitted"),
+        (
+            "[agents.a]\ncommand = [\"x\"]\nanswer = \"json:x\"\n",
+            3,
+            "`agents.a.answer` must be `stdout`, `last-line`",
+        ),
+        (
+            "[agents.a]\ncommand = [\"x\"]\nmodel = [\"-m\"]\n",
+            3,
+            "`agents.a.model` must be a list of arguments with `{model}`",
+        ),
+        (
+            "[agents.a]\ncommand = [\"x\"]\nresume = [\"{session}\"]\n",
+            3,
+            "`agents.a.resume` must be beside `session`",
+        ),
+        (
+            "[agents.a]\nacp = [\"x\"]\nenv = [\"LD_PRELOAD\"]\n",
+            3,
+            "`agents.a.env` must be without `LD_PRELOAD`",
+        ),
+        (
+            "[agents.a]\nacp = [\"x\"]\nhosts = [\"https://x\"]\n",
+            3,
+            "`agents.a.hosts` must be a list of hosts",
+        ),
+        (
+            "[agents.codex]\ncommand = [\"x\"]\n",
+            2,
+            "`agents.codex.command` must be omitted, because codex is built in",
+        ),
+        (
+            "[agents.\"My Agent\"]\nacp = [\"x\"]\n",
+            2,
+            "`agents` must be a table of agents whose names are a letter",
+        ),
+        ("[programs]\ncluade = \"/x\"\n", 2, "`programs.cluade` names no known agent"),
+    ] {
+        let error = refusal(text);
+        let printed = error.to_string();
+        assert!(printed.contains(&format!("line {line}: ")) && printed.contains(message), "{printed}");
+    }
+    assert!(refusal("[programs]\ncluade = \"/x\"\n").hint().contains("`claude`"));
 }

@@ -44,7 +44,7 @@ pub async fn handle(
     connection: &mut ClientConnection,
 ) -> io::Result<()> {
     let reply = match request {
-        DaemonRequest::Follow { job } => follow(service, &job, connection).await,
+        DaemonRequest::Follow { job, until_now } => follow(service, &job, until_now, connection).await,
         DaemonRequest::Output { job, stream, follow } => {
             stream_output(service, &job, stream, follow, connection).await
         }
@@ -221,12 +221,13 @@ pub(super) fn call_request(
     submit: SubmitRequest,
     connection: &ClientConnection,
 ) -> CallRequest {
-    let SubmitRequest { call, task, key, background } = submit;
+    let SubmitRequest { call, task, key, background, server_variables } = submit;
+    let environment = connection.caller_environment();
     CallRequest {
         task: Some(task),
         idempotency_key: Some(key),
         fire_and_forget: background,
-        environment: connection.caller_environment(),
+        environment: environment.map(|own| own.with_server_variables(server_variables)),
         parent: connection.parent(service),
         ..CallRequest::new(call, TOOL)
     }
@@ -283,10 +284,14 @@ fn list_entry(service: &JobService, job: JobSummary) -> JobListEntry {
 async fn follow(
     service: &JobService,
     job: &str,
+    until_now: bool,
     connection: &mut ClientConnection,
 ) -> Result<Option<JobReply>, HandlerError> {
     let job = find_job(service, job).await?.id;
     let mut events = service.follow(job).await?;
+    if until_now {
+        events = events.until_now();
+    }
     loop {
         let followed = tokio::select! {
             followed = events.next() => followed?,

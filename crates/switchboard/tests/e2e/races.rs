@@ -274,7 +274,8 @@ fn invalid_race_is_rejected_with_a_remedy() {
     for (arguments, error, hint) in [
         (vec!["--with", "rehearsal"], "a group has 2 to 8 agents, not 1", "name at least two"),
         (vec!["--with", &nine], "a group has 2 to 8 agents, not 9", "at most eight"),
-        (vec!["--with", "rehearsal,gpt"], "`gpt` is not the name of an agent", "claude, codex, gemini"),
+        (vec!["--with", "rehearsal,gpt"], "there is no agent `gpt`", "define your own as `[agents.gpt]`"),
+        (vec!["--with", "rehearsal,GPT 5"], "`GPT 5` is not the name of an agent", "codex:MODEL"),
         (vec!["--with", "rehearsal,"], "an agent is missing beside a comma", "claude, codex, gemini"),
         (vec!["--with", "rehearsal:,codex"], "the model after the colon is missing", "--help"),
         (vec!["--with", "rehearsal,rehearsal", "--cwd", "/"], "is not in the worktree of a git", "--observe"),

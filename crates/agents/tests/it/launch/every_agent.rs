@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn prompt_is_passed_only_on_stdin() {
-    for agent in AgentKind::ALL {
+    for agent in AgentKind::NATIVE {
         for prompt in ["--help", "-", "/cost", "$(rm -rf /)", "a\0b", "'; ls #"] {
             let plan = launched(&CallSpec { prompt: prompt.into(), ..spec(agent) }).plan;
             let stdin = String::from_utf8(plan.input).unwrap();
@@ -20,7 +20,7 @@ fn prompt_is_passed_only_on_stdin() {
 fn values_are_never_parsed_as_flags() {
     // A flag and its value are one argument, so any other argument must be a known word.
     let words = ["exec", "claude", "resume", OLD];
-    for agent in AgentKind::ALL {
+    for agent in AgentKind::NATIVE {
         let spec = CallSpec { session: resume(), add_dirs: vec!["/a".into()], ..spec(agent) };
         for arg in launched(&spec).plan.args {
             assert!(arg.starts_with('-') || words.contains(&arg.as_str()), "{agent}: {arg}");
@@ -43,7 +43,10 @@ fn invalid_calls_are_rejected() {
             ),
             (CallSpec { cwd: "w".into(), ..spec(agent) }, "cwd `w` is not an absolute path"),
             (CallSpec { add_dirs: vec!["d".into()], ..spec(agent) }, "directory `d` is not an absolute path"),
-            (CallSpec { output_schema: Some("[]".into()), ..spec(agent) }, "the output schema is not"),
+            (
+                CallSpec { output_schema: Some("[]".into()), ..spec(agent) },
+                "the output schema is invalid: it is not a JSON object",
+            ),
             (
                 CallSpec { mcp_servers: vec![server("a__b")], ..spec(agent) },
                 "`a__b` is not the name of an MCP",

@@ -109,7 +109,8 @@ fn options_unsupported_by_gemini_are_rejected() {
     for bad in [
         CallSpec { mcp_servers: vec![server("a")], ..gemini() },
         CallSpec { max_turns: Some(1), ..gemini() },
-        CallSpec { output_schema: Some("{}".into()), ..gemini() },
+        CallSpec { effort: Some("high".parse().unwrap()), ..gemini() },
+        CallSpec { live: true, ..gemini() },
         CallSpec { settings: SettingsChoice::Only(vec![]), ..gemini() },
         CallSpec { session: fork(), ..gemini() },
     ] {
@@ -127,4 +128,12 @@ fn gemini_settings_prevent_observe_mode() {
         error.to_string(),
         "gemini loads settings from `/w/.gemini`, so read-only mode cannot be enforced"
     );
+}
+
+#[test]
+fn gemini_is_asked_for_the_schema_in_the_prompt() {
+    let schema = r#"{"type":"object"}"#;
+    let input = launched(&CallSpec { output_schema: Some(schema.into()), ..gemini() }).plan.input;
+    let input = String::from_utf8(input).unwrap();
+    assert!(input.starts_with("hi\n\n") && input.ends_with(schema), "{input}");
 }

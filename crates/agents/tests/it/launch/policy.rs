@@ -1,12 +1,12 @@
 //! Effects of a policy on a launch.
 
-use agents::{HostConfig, LaunchError, LaunchSetup, launch};
+use agents::{HostConfig, LaunchError, LaunchSetup};
 use model::{
     AgentKind, CallPolicy, CallSpec, Confinement, Mode, Network, Policy, Preset, Requirement, RootAccess,
     RunPlan, SettingsChoice, ToolChoice,
 };
 
-use super::{setup, spec};
+use super::{launch, setup, spec};
 
 fn at_home() -> LaunchSetup {
     let mut setup = setup();
@@ -42,7 +42,7 @@ fn confinement(plan: &RunPlan) -> &Confinement {
 
 #[test]
 fn call_without_policy_is_unchanged() {
-    for agent in AgentKind::ALL {
+    for agent in AgentKind::NATIVE {
         let plan = plan(&spec(agent), &at_home());
         assert_eq!(plan.policy, Policy::Off);
         assert!(
@@ -54,7 +54,7 @@ fn call_without_policy_is_unchanged() {
 
 #[test]
 fn git_hooks_run_only_in_trusted_workspace() {
-    for agent in AgentKind::ALL {
+    for agent in AgentKind::NATIVE {
         let spec = CallSpec { policy: Preset::Workspace.into(), ..spec(agent) };
         let hooks = |spec: &CallSpec| plan(spec, &at_home()).env.contains_key("GIT_CONFIG_COUNT");
         assert!(hooks(&spec), "{agent}");
@@ -306,7 +306,7 @@ fn passed_variables_must_not_run_code() {
     let mut setup = at_home();
     setup.inherited.insert("GH_TOKEN".to_owned(), "t".to_owned());
     setup.pass_on.insert("GH_TOKEN".to_owned());
-    for agent in AgentKind::ALL {
+    for agent in AgentKind::NATIVE {
         assert_eq!(plan(&with(agent, Preset::Workspace), &setup).env["GH_TOKEN"], "t", "{agent}");
     }
     setup.pass_on.insert("LD_PRELOAD".to_owned());

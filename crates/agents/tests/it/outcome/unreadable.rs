@@ -21,10 +21,13 @@ fn result_with_non_string_text_loses_the_answer() {
 }
 
 #[test]
-fn non_json_answer_to_schema_is_invalid_output() {
-    let run = Run { has_schema: true, ..Run::of(AgentKind::Claude, DONE) };
-    assert_eq!(run.failure().0, FailureKind::InvalidOutput);
-    let codex = |stdout| Run { has_schema: true, ..Run::of(AgentKind::Codex, stdout) };
+fn non_json_answer_to_schema_is_a_mismatch() {
+    let run = Run { schema: Some("{}"), ..Run::of(AgentKind::Claude, DONE) };
+    assert_eq!(run.failure().0, FailureKind::SchemaMismatch);
+    let codex = |stdout| Run {
+        schema: Some(r#"{"type":"object","required":["a"]}"#),
+        ..Run::of(AgentKind::Codex, stdout)
+    };
     let kept = codex(
         "{\"type\":\"item.completed\",\"item\":{\"type\":\"agent_message\",\"text\":\"{\\\"a\\\":1}\"}}\n{\"type\":\"turn.completed\"}",
     );
@@ -32,12 +35,14 @@ fn non_json_answer_to_schema_is_invalid_output() {
     let broken = codex(
         "{\"type\":\"item.completed\",\"item\":{\"type\":\"agent_message\",\"text\":\"sorry\"}}\n{\"type\":\"turn.completed\"}",
     );
-    assert_eq!(broken.failure().0, FailureKind::InvalidOutput);
-    // The answer is not validated: any JSON is accepted.
+    assert_eq!(broken.failure().0, FailureKind::SchemaMismatch);
     let another = codex(
         "{\"type\":\"item.completed\",\"item\":{\"type\":\"agent_message\",\"text\":\"42\"}}\n{\"type\":\"turn.completed\"}",
     );
     assert_eq!(another.outcome().structured_output.as_deref(), Some("42"));
+    let (kind, message) = another.failure();
+    assert_eq!(kind, FailureKind::SchemaMismatch);
+    assert!(message.ends_with("42 is not of type \"object\""), "{message}");
 }
 
 #[test]
@@ -111,7 +116,7 @@ fn result_with_lone_surrogates_is_parsed() {
     let refused = &Run::of(AgentKind::Claude, denied).outcome().refusals[0];
     assert_eq!(refused.detail.as_deref(), Some(r#"{"command":"\ud83d"}"#));
     let done = r#"{"type":"result","subtype":"success","is_error":false,"result":"a\ud83d","total_cost_usd":0.5,"num_turns":2,"usage":{"input_tokens":7},"structured_output":{"a":"\ud83d","b":"\ud83d\ude00"}}"#;
-    let outcome = Run { has_schema: true, ..Run::of(AgentKind::Claude, done) }.outcome();
+    let outcome = Run { schema: Some("{}"), ..Run::of(AgentKind::Claude, done) }.outcome();
     assert!(outcome.is_success(), "{outcome:?}");
     assert_eq!((outcome.text.as_str(), outcome.cost_usd, outcome.turns), ("a\u{fffd}", Some(0.5), Some(2)));
     assert_eq!(outcome.usage, Some(Usage { input: 7, ..Usage::default() }));

@@ -44,6 +44,10 @@ pub struct Summary {
     pub login_refusals: u32,
     /// The agent's latest request to its model failed and is retried.
     pub is_retrying: bool,
+    /// The request of the handshake that the agent has not answered.
+    pub unanswered: Option<&'static str>,
+    /// The rule for a program without a result of its own, once its output is complete.
+    pub exit_rule: Option<ExitRule>,
     /// Denied tools. At most 100, each with at most 4 KiB of detail.
     pub denials: Vec<PermissionDenial>,
     /// The agent's answer to the schema, as JSON. No longer than a line.
@@ -95,6 +99,13 @@ enum Loss {
     PreviousText,
 }
 
+/// A program that reports no result succeeds with the exit code 0, unless its output has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExitRule {
+    /// The reason why there is no answer.
+    pub problem: Option<String>,
+}
+
 /// The result that an agent reports for itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportedResult {
@@ -126,6 +137,16 @@ pub enum ReportedErrorCode {
     MaxBudget,
     /// The answer never matched the schema.
     SchemaNotMet,
+    /// A login is missing.
+    Auth,
+    /// The session does not exist.
+    SessionNotFound,
+    /// An option of the call is not available.
+    UnsupportedOption,
+    /// The turn ended before the answer was complete.
+    CutOff,
+    /// The agent violated its protocol.
+    Protocol,
     /// Any other failure.
     Other,
 }
@@ -156,6 +177,11 @@ impl Summary {
     /// Returns whether a further turn has started since the reported result and has not ended.
     pub fn is_in_further_turn(&self) -> bool {
         self.in_further_turn
+    }
+
+    /// Returns whether the agent has reported a result and has no running work.
+    pub fn has_answered(&self) -> bool {
+        self.reported.is_some() && !self.in_further_turn && self.background.running().next().is_none()
     }
 
     /// Returns the first 16 KiB of stray output.
@@ -259,12 +285,13 @@ impl Summary {
         self.last_text.append(&text.decode());
     }
 
-    /// Ends the current text.
-    pub(super) fn end_text(&mut self) {
-        self.last_text.open = false;
+    /// Ends the current text. Returns whether there was one.
+    pub(super) fn end_text(&mut self) -> bool {
+        let was_open = std::mem::replace(&mut self.last_text.open, false);
         if self.loss == Loss::CurrentText {
             self.loss = Loss::PreviousText;
         }
+        was_open
     }
 
     /// Records an unreadable line that may have been a part of the answer. After the reported result none is expected.

@@ -9,8 +9,8 @@
 use memchr::memchr;
 use model::{AgentEvent, AgentText, Finish, Usage};
 
-use crate::parse::json::{Read, Reader, check_strict, replace_lone_surrogates};
-use crate::parse::summary::{self, ReportedError, ReportedErrorCode, ReportedResult, Summary};
+use crate::driver::json::{Read, Reader, check_strict, replace_lone_surrogates};
+use crate::driver::summary::{self, ReportedError, ReportedErrorCode, ReportedResult, Summary};
 
 #[derive(Default)]
 struct Line<'a> {

@@ -5,9 +5,9 @@
 
 use model::{AgentEvent, AgentText, RawJson};
 
-use crate::parse::background::TaskEnd;
-use crate::parse::json::{Read, Reader};
-use crate::parse::summary::{self, Summary};
+use crate::driver::background::TaskEnd;
+use crate::driver::json::{Read, Reader};
+use crate::driver::summary::{self, Summary};
 
 /// The tools with which the model stops a task.
 const STOP_TOOLS: [&str; 3] = ["TaskStop", "KillShell", "KillBash"];

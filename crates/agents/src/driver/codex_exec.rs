@@ -20,19 +20,27 @@ struct Line<'a> {
     usage: Option<Usage>,
 }
 
+/// An item of a turn.
 #[derive(Default)]
-struct Item<'a> {
-    kind: Option<&'a [u8]>,
-    id: Option<AgentText<'a>>,
-    text: Option<AgentText<'a>>,
+pub(super) struct Item<'a> {
+    pub(super) kind: Option<&'a [u8]>,
+    pub(super) id: Option<AgentText<'a>>,
+    pub(super) text: Option<AgentText<'a>>,
     /// The arguments of the tool: a command, arguments, a query, changes.
-    input: Option<&'a [u8]>,
-    server: Option<AgentText<'a>>,
-    tool: Option<AgentText<'a>>,
-    output: Option<ToolOutput<'a>>,
+    pub(super) input: Option<&'a [u8]>,
+    pub(super) server: Option<AgentText<'a>>,
+    pub(super) tool: Option<AgentText<'a>>,
+    pub(super) output: Option<ToolOutput<'a>>,
     failure: Option<ToolOutput<'a>>,
-    exit_code: Option<i32>,
-    status: Option<&'a [u8]>,
+    pub(super) exit_code: Option<i32>,
+    pub(super) status: Option<&'a [u8]>,
+}
+
+impl<'a> Item<'a> {
+    /// Sets the error of a tool. Most tools have an empty one.
+    pub(super) fn set_failure(&mut self, error: ToolOutput<'a>) {
+        self.failure = Some(error).filter(|error| *error != ToolOutput::Nothing);
+    }
 }
 
 pub(super) fn read(
@@ -122,9 +130,7 @@ fn item<'a>(value: &mut Reader<'a>, item: &mut Item<'a>) -> Read<()> {
             b"server" => item.server = value.text()?,
             b"tool" => item.tool = value.text()?,
             b"aggregated_output" | b"result" => item.output = Some(value.tool_output()?),
-            b"error" => {
-                item.failure = Some(value.tool_output()?).filter(|error| *error != ToolOutput::Nothing);
-            }
+            b"error" => item.set_failure(value.tool_output()?),
             b"exit_code" => item.exit_code = value.integer()?,
             b"status" => item.status = value.plain_string()?,
             _ => value.skip()?,
@@ -149,7 +155,7 @@ fn usage(value: &mut Reader<'_>) -> Read<Usage> {
     Ok(usage)
 }
 
-fn started(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+pub(super) fn started(item: Item<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
     if let (Some(b"command_execution"), Some(id)) = (item.kind, &item.id) {
         summary.background.started(&summary::name(id), command(&item), Some(false));
     }
@@ -179,7 +185,12 @@ fn tool_name<'a>(item: &Item<'a>) -> Option<AgentText<'a>> {
     }
 }
 
-fn completed(item: Item<'_>, line: &[u8], summary: &mut Summary, on_event: &mut impl FnMut(AgentEvent<'_>)) {
+pub(super) fn completed(
+    item: Item<'_>,
+    line: &[u8],
+    summary: &mut Summary,
+    on_event: &mut impl FnMut(AgentEvent<'_>),
+) {
     let text = || item.text.clone().unwrap_or_else(|| "".into());
     match item.kind {
         Some(b"agent_message") => {
@@ -266,7 +277,7 @@ fn ended(line: Line<'_>, summary: &mut Summary, on_event: &mut impl FnMut(AgentE
 }
 
 /// Handles an error line. `Reconnecting... 2/5` is a retry; `turn.failed` repeats anything else, unless the stream ends here.
-fn handle_error(
+pub(super) fn handle_error(
     message: Option<AgentText<'_>>,
     summary: &mut Summary,
     on_event: &mut impl FnMut(AgentEvent<'_>),

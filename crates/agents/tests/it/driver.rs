@@ -1,6 +1,6 @@
 //! Properties of every stream, however damaged and chunked.
 
-use agents::{ParseLimits, Parser};
+use agents::{Driver, DriverSpec, ParseLimits};
 use model::{AgentEvent, AgentKind, Unreadable};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -16,13 +16,13 @@ fn most(limits: ParseLimits) -> usize {
 fn read(kind: AgentKind, pieces: &[&[u8]], limits: ParseLimits) -> (Vec<AgentEvent<'static>>, String) {
     let mut events = Vec::new();
     let mut keep = |event: AgentEvent<'_>| events.push(event.into_owned());
-    let mut parser = Parser::new(kind, limits);
+    let mut driver = Driver::new(&DriverSpec::one_shot(kind).unwrap(), limits);
     for piece in pieces {
-        parser.feed(piece, &mut keep);
-        let held = parser.held_bytes();
+        driver.feed(piece, &mut keep);
+        let held = driver.held_bytes();
         assert!(held <= most(limits), "holds {held} bytes");
     }
-    let summary = parser.finish(&mut keep);
+    let summary = driver.finish(&mut keep);
     (events, summary.text())
 }
 
@@ -59,7 +59,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn agent() -> impl Strategy<Value = AgentKind> {
-    prop::sample::select(AgentKind::ALL.to_vec())
+    prop::sample::select(AgentKind::NATIVE.to_vec())
 }
 
 proptest! {
@@ -170,12 +170,12 @@ fn failed_command_reports_exit_code() {
 
 /// Feeds one tool call and its result. Returns the denied tools and whether the result is an error.
 fn denied_tools(kind: AgentKind, stream: &str) -> (Vec<String>, bool) {
-    let mut parser = Parser::new(kind, ParseLimits::default());
+    let mut driver = Driver::new(&DriverSpec::one_shot(kind).unwrap(), ParseLimits::default());
     let mut failed = false;
-    parser.feed(stream.as_bytes(), &mut |event| {
+    driver.feed(stream.as_bytes(), &mut |event| {
         failed |= matches!(event, AgentEvent::ToolResult { is_error: true, .. });
     });
-    let summary = parser.finish(&mut |_| {});
+    let summary = driver.finish(&mut |_| {});
     (summary.denials.into_iter().map(|denial| denial.tool).collect(), failed)
 }
 
@@ -238,9 +238,10 @@ fn path_refused_by_file_tool_is_listed() {
         // Another server.
         ("mcp__other__write", "protected_path", None, None),
     ] {
-        let mut parser = Parser::new(AgentKind::Claude, ParseLimits::default());
-        parser.feed(stream(tool, code).as_bytes(), &mut |_| {});
-        let summary = parser.finish(&mut |_| {});
+        let mut driver =
+            Driver::new(&DriverSpec::one_shot(AgentKind::Claude).unwrap(), ParseLimits::default());
+        driver.feed(stream(tool, code).as_bytes(), &mut |_| {});
+        let summary = driver.finish(&mut |_| {});
         let denials: Vec<_> = summary.denials.iter().map(|denial| denial.tool.as_str()).collect();
         let writes: Vec<_> = summary.refused_paths.iter().filter_map(|write| write.path.as_deref()).collect();
         assert_eq!((denials, writes), (Vec::from_iter(denied), Vec::from_iter(written)), "{tool} {code}");
@@ -278,9 +279,9 @@ fn result_marks_command_moved_to_background() {
 fn gemini_model_is_the_answering_one() {
     let stream = br#"{"type":"init","session_id":"s","model":"auto"}
 {"type":"result","status":"success","stats":{"models":{"router":{"output_tokens":5},"main":{"output_tokens":90},"other":{"output_tokens":7}}}}"#;
-    let mut parser = Parser::new(AgentKind::Gemini, ParseLimits::default());
-    parser.feed(stream, &mut |_| {});
-    assert_eq!(parser.finish(&mut |_| {}).model.as_deref(), Some("main"));
+    let mut driver = Driver::new(&DriverSpec::one_shot(AgentKind::Gemini).unwrap(), ParseLimits::default());
+    driver.feed(stream, &mut |_| {});
+    assert_eq!(driver.finish(&mut |_| {}).model.as_deref(), Some("main"));
 }
 
 #[test]
@@ -337,26 +338,26 @@ fn stored_strings_are_bounded() {
     let streams: [(_, &[String]); 3] =
         [(AgentKind::Claude, &claude), (AgentKind::Codex, &codex), (AgentKind::Gemini, &gemini)];
     for (kind, lines) in streams {
-        let mut parser = Parser::new(kind, limits);
+        let mut driver = Driver::new(&DriverSpec::one_shot(kind).unwrap(), limits);
         for line in lines {
-            parser.feed(line.as_bytes(), &mut |_| {});
-            parser.feed(b"\n", &mut |_| {});
+            driver.feed(line.as_bytes(), &mut |_| {});
+            driver.feed(b"\n", &mut |_| {});
             // Without the pending line.
-            assert!(parser.held_bytes() <= limits.line_bytes + (1 << 20), "{kind}: {}", parser.held_bytes());
+            assert!(driver.held_bytes() <= limits.line_bytes + (1 << 20), "{kind}: {}", driver.held_bytes());
         }
-        assert!(format!("{:?}", parser.summary()).len() < 2 << 20, "{kind}");
+        assert!(format!("{:?}", driver.summary()).len() < 2 << 20, "{kind}");
     }
 }
 
 #[test]
 fn held_bytes_counts_all_stored_data() {
-    let mut parser = Parser::new(AgentKind::Claude, ParseLimits::default());
-    let before = parser.held_bytes();
+    let mut driver = Driver::new(&DriverSpec::one_shot(AgentKind::Claude).unwrap(), ParseLimits::default());
+    let before = driver.held_bytes();
     let answer = format!(r#"["{}"]"#, "x".repeat(100_000));
     let line = format!("{{\"type\":\"result\",\"structured_output\":{answer}}}\n");
-    parser.feed(line.as_bytes(), &mut |_| {});
-    assert_eq!(parser.summary().structured_output.as_ref(), Some(&answer));
-    assert!(parser.held_bytes() >= before + answer.len());
+    driver.feed(line.as_bytes(), &mut |_| {});
+    assert_eq!(driver.summary().structured_output.as_ref(), Some(&answer));
+    assert!(driver.held_bytes() >= before + answer.len());
 }
 
 #[test]

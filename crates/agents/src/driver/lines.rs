@@ -54,6 +54,14 @@ impl Lines {
         }
     }
 
+    /// Removes the incomplete line. Returns its head and its length.
+    pub(super) fn take_incomplete(&mut self) -> Option<(Vec<u8>, usize)> {
+        let head = std::mem::take(&mut self.pending);
+        let length =
+            self.oversized.take().map_or(head.len(), |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        (length > 0).then_some((head, length))
+    }
+
     fn hold(&mut self, part: &[u8]) {
         if let Some(bytes) = &mut self.oversized {
             *bytes += part.len() as u64;

@@ -1,0 +1,15 @@
+//! `OpenCode`.
+
+use model::{AgentKind, ProfileName};
+
+use super::texts;
+use crate::profile::{AcpRules, AgentProfile};
+
+pub(super) fn profile() -> AgentProfile {
+    let rules = AcpRules { args: texts(&["acp"]), ..AcpRules::default() };
+    let agent = AgentKind::Profiled(ProfileName::built_in("opencode"));
+    AgentProfile {
+        install: "install it with `npm install -g opencode-ai`".to_owned(),
+        ..AgentProfile::acp(agent, "OpenCode", "opencode", rules)
+    }
+}
