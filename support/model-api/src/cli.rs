@@ -65,7 +65,7 @@ impl Cli {
     }
 
     fn in_directory(directory: &Path) -> Option<Self> {
-        let (name, version) = directory.file_name()?.to_str()?.split_once('-')?;
+        let (name, version) = directory.file_name()?.to_str()?.rsplit_once('-')?;
         let agent = Agent::ALL.into_iter().find(|agent| agent.name() == name)?;
         let program = fs::canonicalize(directory.join("program")).ok()?;
         Some(Self { agent, version: version.to_owned(), program })
