@@ -100,13 +100,13 @@ pub struct Expectation<'a> {
 }
 
 impl<'a> Expectation<'a> {
-    /// Returns the expectation of a launch, for a call without a schema and a session without earlier runs.
+    /// Returns the expectation of a launch, for a session without earlier runs.
     pub fn from_launch(agent: AgentKind, launch: &'a Launch) -> Self {
         Self {
             agent,
             session: &launch.session,
             model: launch.model.as_deref(),
-            schema: None,
+            schema: launch.schema.as_deref(),
             before: None,
             limits: &launch.plan.limits,
         }

@@ -57,6 +57,8 @@ pub struct Launch {
     pub session: ExpectedSession,
     /// The requested model. `None` if the agent chooses.
     pub model: Option<String>,
+    /// The output schema of the call.
+    pub schema: Option<String>,
 }
 
 impl Launch {
@@ -95,7 +97,8 @@ pub fn launch(spec: &CallSpec, setup: &LaunchSetup) -> Result<Launch, LaunchErro
     }
     confine::confine(&mut draft)?;
     draft.plan.check()?;
-    Ok(Launch { plan: draft.plan, session: draft.session, model: draft.model })
+    let schema = draft.spec.output_schema.clone();
+    Ok(Launch { plan: draft.plan, session: draft.session, model: draft.model, schema })
 }
 
 /// Returns the private state directory of a call, if it has one.

@@ -162,7 +162,7 @@ impl Harness {
         change(&mut launch.plan);
         let supervisor = Supervisor::this_program().unwrap();
         let run = supervisor.start(spool.directory(), &launch.plan).await.unwrap().stop_on_drop();
-        StartedCall { kind: self.kind(), schema: spec.output_schema.clone(), launch, run }
+        StartedCall { kind: self.kind(), launch, run }
     }
 
     /// Runs a call.
@@ -180,7 +180,6 @@ impl Harness {
 /// A started call.
 pub struct StartedCall {
     kind: AgentKind,
-    schema: Option<String>,
     pub launch: Launch,
     pub run: Run,
 }
@@ -206,11 +205,7 @@ impl StartedCall {
                 RunStep::Ended(end) => break end,
             }
         };
-        let expected = Expectation {
-            schema: self.schema.as_deref(),
-            before,
-            ..Expectation::from_launch(self.kind, &self.launch)
-        };
+        let expected = Expectation { before, ..Expectation::from_launch(self.kind, &self.launch) };
         let outcome = end.judge(expected);
         let report = end.report;
         let stdout = fs::read(self.run.spool().output()).unwrap();

@@ -43,7 +43,7 @@ impl JobRunner<'_> {
         let number = last.map_or(1, |last| last + 1);
         let directory = self.files.run(number);
         let launch = self.plan_launch(sequence.spec(), &directory).await;
-        let Launch { plan, session, model } = launch.map_err(|error| failed(launch_failure(&error)))?;
+        let Launch { plan, session, model, .. } = launch.map_err(|error| failed(launch_failure(&error)))?;
         if let ExpectedSession::Assigned(id) = &session {
             self.lock_session(id);
         }
