@@ -38,7 +38,7 @@ impl Installation {
     pub fn with_stub(executables: &Executables, work: &Path) -> Result<Self, Failure> {
         let stub = quoted(&executables.stub)?;
         let config = format!(
-            "[limits]\nat_once = {MOST_AT_ONCE}\n\n[retention]\nmax_count = \"off\"\n\n[sandbox]\npolicy = \"off\"\n\n[programs]\nclaude = {stub}\n"
+            "[limits]\nat_once = {MOST_AT_ONCE}\n\n[retention]\nmax_count = \"off\"\n\n[sandbox]\npolicy = \"off\"\n\n[programs]\nclaude = {stub}\n\n[agents.stub]\nacp = [{stub}, \"--acp\"]\n"
         );
         Self::install(executables, work, &config)
     }
@@ -89,6 +89,12 @@ impl Installation {
     /// The short call.
     pub fn hello(&self) -> Value {
         self.call(PROMPT, None)
+    }
+
+    /// The short call to the stub as an agent that speaks the Agent Client Protocol.
+    pub fn hello_over_acp(&self) -> Value {
+        let arguments = json!({ "agent": "stub", "prompt": PROMPT, "cwd": self.workspace });
+        json!({ "name": "call_agent", "arguments": arguments })
     }
 
     /// Returns the state directory.

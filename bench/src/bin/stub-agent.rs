@@ -3,7 +3,7 @@
 //! Reads its stdin to the end and answers in three lines as `claude` does with `stream-json`. Two words of the prompt make it do more:
 //! `@lines N GAP` prints N lines, one every GAP milliseconds, each with the moment at which it was printed; `@flood MB` prints a
 //! transcript of so many millions of bytes first. With `--input-format stream-json`, as the SDKs start it, it answers line by line until
-//! its stdin ends. Knows nothing of whom it works for.
+//! its stdin ends, and with `--acp` it does so in the Agent Client Protocol. Knows nothing of whom it works for.
 
 use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::time::{Duration, SystemTime};
@@ -25,6 +25,9 @@ fn main() -> io::Result<()> {
             out,
             "Usage: claude\n  -p, --print\n  --session-id <uuid>\n  --resume <id>\n  --setting-sources <sources>\n  --mcp-config <file>\n  --strict-mcp-config\n  --verbose"
         );
+    }
+    if has("--acp") {
+        return converse_over_acp(&mut out);
     }
     if has("--input-format") || has("--input-format=stream-json") {
         return converse(&mut out);
@@ -80,6 +83,30 @@ fn converse(out: &mut impl Write) -> io::Result<()> {
             writeln!(out, "{}", text("Hello.", ANY_SESSION))?;
             writeln!(out, "{}", success(ANY_SESSION))?;
         }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Answers each request of a client; every turn is the same.
+fn converse_over_acp(out: &mut impl Write) -> io::Result<()> {
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let value = |key: &str| line.split_once(&format!("\"{key}\":"))?.1.split([',', '}']).next();
+        let (id, method) = (value("id").unwrap_or("null"), value("method").unwrap_or(""));
+        let result = match method.trim_matches('"') {
+            "initialize" => r#"{"protocolVersion":1,"agentCapabilities":{}}"#,
+            "session/new" => r#"{"sessionId":"stub"}"#,
+            "session/prompt" => {
+                writeln!(
+                    out,
+                    r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"stub","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"Hello."}}}}}}}}"#
+                )?;
+                r#"{"stopReason":"end_turn"}"#
+            }
+            _ => "{}",
+        };
+        writeln!(out, r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)?;
         out.flush()?;
     }
     Ok(())

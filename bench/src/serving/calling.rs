@@ -63,6 +63,16 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
         row("one call: p95", |round| round.p95, None),
         compared("one call: CPU time, all processes", &plain_cpu, &ours_cpu, None),
     ];
+    let one_shot = pick(&ours, |round| round.median);
+    let hello_over_acp = bench.installation.hello_over_acp();
+    let over_acp = with_params(bench, &mut host, &hello_over_acp).await?;
+    rows.push(Row {
+        what: "one call over ACP: p50".to_owned(),
+        unit: Unit::Milliseconds,
+        baseline: Some(Baseline::of("one prompt on stdin", &one_shot, &over_acp)),
+        ours: Spread::of(over_acp),
+        target: None,
+    });
     if Path::new(BUBBLEWRAP).exists() {
         let confined = in_the_sandbox(bench, &mut host).await?;
         let plain = pick(&plain, |round| round.median);
@@ -75,11 +85,20 @@ pub async fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>, Failure> {
 async fn in_the_sandbox(bench: &mut Bench<'_>, host: &mut BenchHost) -> Result<Vec<f64>, Failure> {
     let mut hello = bench.installation.hello();
     hello["arguments"]["policy"] = "workspace".into();
-    call(host, &hello, 3, check)?;
+    with_params(bench, host, &hello).await
+}
+
+/// Measures other calls. The first ones are not counted.
+async fn with_params(
+    bench: &mut Bench<'_>,
+    host: &mut BenchHost,
+    params: &Value,
+) -> Result<Vec<f64>, Failure> {
+    call(host, params, 3, check)?;
     let mut rounds = Vec::new();
     for _ in 0..bench.scale.rounds {
         bench.check().await?;
-        rounds.push(call(host, &hello, bench.scale.calls, check)?.median);
+        rounds.push(call(host, params, bench.scale.calls, check)?.median);
     }
     Ok(rounds)
 }

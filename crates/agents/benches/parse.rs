@@ -11,8 +11,11 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use agents::{Driver, DriverSpec, ParseLimits};
-use model::{AgentEvent, AgentKind};
+use agents::{
+    AcpSession, AcpSpec, AppServerSpec, AppServerThread, Driver, DriverSpec, ParseLimits, PermissionRule,
+    UsageReport,
+};
+use model::AgentEvent;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -25,19 +28,101 @@ fn main() -> io::Result<()> {
         "{:<10} {:<34} {:>8} {:>11} {:>8} {:>12}",
         "stream", "reader", "MB/s", "MB/CPU-s", "items", "peak RSS MB"
     );
-    for (kind, version) in [(AgentKind::Claude, "claude-2.1.325"), (AgentKind::Codex, "codex-0.166.0")] {
-        let path = std::env::temp_dir().join(format!("agents-bench-{}-{kind}.jsonl", std::process::id()));
-        write_transcript(version, size, &path)?;
-        let result = measure(kind, &path);
+    for stream in streams()? {
+        let name = format!("agents-bench-{}-{}.jsonl", std::process::id(), stream.name);
+        let path = std::env::temp_dir().join(name);
+        write_stream(&stream, size, &path)?;
+        let result = measure(&stream, &path);
         fs::remove_file(&path)?;
         result?;
     }
     Ok(())
 }
 
-type Reader = fn(AgentKind, &Path) -> io::Result<u64>;
+/// The output of an agent.
+struct AgentStream {
+    name: &'static str,
+    driver: DriverSpec,
+    /// The replies before the prompt.
+    opening: &'static [&'static str],
+    /// The lines that are repeated.
+    turn: Vec<String>,
+}
 
-fn measure(kind: AgentKind, path: &Path) -> io::Result<()> {
+fn streams() -> io::Result<Vec<AgentStream>> {
+    let one_shot = |name, driver, version: &str| {
+        let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts").join(version);
+        let mut turn = Vec::new();
+        for scenario in ["thinking", "tool-call"] {
+            turn.extend(recorded_lines(&recorded.join(scenario))?);
+        }
+        io::Result::Ok(AgentStream { name, driver, opening: &[], turn })
+    };
+    let live = |name, driver, opening, turn: &[&str]| {
+        let turn = turn.iter().map(|line| (*line).to_owned()).collect();
+        AgentStream { name, driver, opening, turn }
+    };
+    let acp = DriverSpec::Acp(AcpSpec {
+        cwd: "/work".to_owned(),
+        add_dirs: Vec::new(),
+        session: AcpSession::New,
+        prompt: "a".to_owned(),
+        images: Vec::new(),
+        mcp_servers: Vec::new(),
+        model: None,
+        effort: None,
+        mode: None,
+        permissions: PermissionRule::Allow,
+        has_terminals: false,
+        usage: UsageReport::Unknown,
+    });
+    let app_server = DriverSpec::CodexAppServer(AppServerSpec {
+        thread: AppServerThread::New,
+        options: serde_json::Map::new(),
+        prompt: "a".to_owned(),
+        images: Vec::new(),
+        turn: serde_json::Map::new(),
+    });
+    Ok(vec![
+        one_shot("claude", DriverSpec::Claude, "claude-2.1.325")?,
+        one_shot("codex", DriverSpec::CodexExec, "codex-0.166.0")?,
+        one_shot("gemini", DriverSpec::Gemini, "gemini-0.61.0")?,
+        live("acp", acp, &ACP_OPENING, &ACP_TURN),
+        live("app-server", app_server, &APP_SERVER_OPENING, &APP_SERVER_TURN),
+    ])
+}
+
+/// The shapes of what agents print over the Agent Client Protocol.
+const ACP_OPENING: [&str; 2] = [
+    r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}"#,
+    r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"ses_1"}}"#,
+];
+const ACP_TURN: [&str; 6] = [
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":{"sessionUpdate":"agent_thought_chunk","messageId":"msg_1","content":{"type":"text","text":"Words."}}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":{"sessionUpdate":"agent_message_chunk","messageId":"msg_1","content":{"type":"text","text":"Words."}}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":{"sessionUpdate":"tool_call","toolCallId":"call_1","title":"bash","kind":"execute","status":"pending","locations":[{"path":"/work"}],"rawInput":{"cwd":"/work"}}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":{"sessionUpdate":"tool_call_update","toolCallId":"call_1","status":"in_progress","kind":"execute","title":"just test","locations":[{"path":"/work"}],"rawInput":{"command":"just test","description":"Tests","cwd":"/work"}}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":{"sessionUpdate":"tool_call_update","toolCallId":"call_1","status":"completed","kind":"execute","title":"just test","rawInput":{"command":"just test","cwd":"/work"},"content":[{"type":"content","content":{"type":"text","text":"Words."}}],"rawOutput":{"stdout":"Words.","metadata":{"exit":0}}}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":{"sessionUpdate":"usage_update","used":1000,"size":200000}}}"#,
+];
+
+/// The shapes of what `codex app-server` prints.
+const APP_SERVER_OPENING: [&str; 3] = [
+    r#"{"id":1,"result":{"userAgent":"switchboard/0.166.0"}}"#,
+    r#"{"id":2,"result":{"thread":{"id":"t-1"},"model":"gpt-5.5"}}"#,
+    r#"{"id":3,"result":{"turn":{"id":"turn-1","status":"inProgress"}}}"#,
+];
+const APP_SERVER_TURN: [&str; 5] = [
+    r#"{"method":"item/started","params":{"item":{"type":"commandExecution","id":"item-1","command":"/bin/bash -lc 'just test'","cwd":"/work","status":"inProgress"},"threadId":"t-1","turnId":"turn-1","startedAtMs":1794802131254},"emittedAtMs":1794802131254}"#,
+    r#"{"method":"item/completed","params":{"item":{"type":"commandExecution","id":"item-1","command":"/bin/bash -lc 'just test'","cwd":"/work","status":"completed","aggregatedOutput":"Words.","exitCode":0},"threadId":"t-1","turnId":"turn-1","completedAtMs":1794802131254},"emittedAtMs":1794802131254}"#,
+    r#"{"method":"item/agentMessage/delta","params":{"threadId":"t-1","turnId":"turn-1","itemId":"msg-1","delta":"Words."},"emittedAtMs":1794802131254}"#,
+    r#"{"method":"item/completed","params":{"item":{"type":"agentMessage","id":"msg-1","text":"Words.","phase":null},"threadId":"t-1","turnId":"turn-1","completedAtMs":1794802131254},"emittedAtMs":1794802131256}"#,
+    r#"{"method":"thread/tokenUsage/updated","params":{"threadId":"t-1","turnId":"turn-1","tokenUsage":{"total":{"totalTokens":107,"inputTokens":100,"cachedInputTokens":0,"outputTokens":7,"reasoningOutputTokens":0},"last":{"totalTokens":107,"inputTokens":100,"cachedInputTokens":0,"outputTokens":7,"reasoningOutputTokens":0}}},"emittedAtMs":1794802131256}"#,
+];
+
+type Reader = fn(&AgentStream, &Path) -> io::Result<u64>;
+
+fn measure(stream: &AgentStream, path: &Path) -> io::Result<()> {
     let megabytes = f64::from(u32::try_from(fs::metadata(path)?.len() / 1000).unwrap_or(u32::MAX)) / 1e3;
     // Ours first, or its peak memory would be that of another reader.
     let readers: [(&str, Reader); 6] = [
@@ -54,7 +139,7 @@ fn measure(kind: AgentKind, path: &Path) -> io::Result<()> {
         let mut items = 0;
         for _ in 0..ROUNDS {
             let (start, cpu_start) = (Instant::now(), cpu_time());
-            items = black_box(read(kind, path)?);
+            items = black_box(read(stream, path)?);
             seconds.push(start.elapsed().as_secs_f64());
             cpu_seconds.push(cpu_time() - cpu_start);
         }
@@ -63,6 +148,7 @@ fn measure(kind: AgentKind, path: &Path) -> io::Result<()> {
             megabytes / taken[ROUNDS / 2]
         });
         let peak = peak_rss_mb();
+        let kind = stream.name;
         println!("{kind:<10} {name:<34} {speed:>8.0} {cpu_speed:>11.0} {items:>8} {peak:>12.1}");
     }
     Ok(())
@@ -79,26 +165,25 @@ fn pieces(path: &Path, mut on_piece: impl FnMut(&[u8])) -> io::Result<()> {
     }
 }
 
-fn bytes_alone(_: AgentKind, path: &Path) -> io::Result<u64> {
+fn bytes_alone(_: &AgentStream, path: &Path) -> io::Result<u64> {
     let mut count = 0;
     pieces(path, |piece| count += u64::from(!piece.is_empty()))?;
     Ok(count)
 }
 
-fn lines_alone(_: AgentKind, path: &Path) -> io::Result<u64> {
+fn lines_alone(_: &AgentStream, path: &Path) -> io::Result<u64> {
     let mut count = 0;
     pieces(path, |piece| count += memchr::memchr_iter(b'\n', piece).count() as u64)?;
     Ok(count)
 }
 
-fn driver(kind: AgentKind) -> io::Result<Driver> {
-    let spec = DriverSpec::one_shot(kind).ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(Driver::new(&spec, ParseLimits::default()))
+fn driver(stream: &AgentStream) -> Driver {
+    Driver::new(&stream.driver, ParseLimits::default())
 }
 
-fn ours(kind: AgentKind, path: &Path) -> io::Result<u64> {
+fn ours(stream: &AgentStream, path: &Path) -> io::Result<u64> {
     let mut events = 0;
-    let mut driver = driver(kind)?;
+    let mut driver = driver(stream);
     let mut count = |event: AgentEvent<'_>| {
         black_box(&event);
         events += 1;
@@ -108,9 +193,9 @@ fn ours(kind: AgentKind, path: &Path) -> io::Result<u64> {
     Ok(events)
 }
 
-fn ours_decoded(kind: AgentKind, path: &Path) -> io::Result<u64> {
+fn ours_decoded(stream: &AgentStream, path: &Path) -> io::Result<u64> {
     let mut events = 0;
-    let mut driver = driver(kind)?;
+    let mut driver = driver(stream);
     let mut count = |event: AgentEvent<'_>| {
         if let AgentEvent::Text { text, .. }
         | AgentEvent::Thinking { text, .. }
@@ -135,18 +220,19 @@ fn json_lines(path: &Path, mut on_line: impl FnMut(&[u8])) -> io::Result<()> {
     Ok(())
 }
 
-fn value(_: AgentKind, path: &Path) -> io::Result<u64> {
+fn value(_: &AgentStream, path: &Path) -> io::Result<u64> {
     let mut count = 0;
     json_lines(path, |line| count += u64::from(black_box(serde_json::from_slice::<Value>(line)).is_ok()))?;
     Ok(count)
 }
 
-fn typed(kind: AgentKind, path: &Path) -> io::Result<u64> {
+fn typed(stream: &AgentStream, path: &Path) -> io::Result<u64> {
     let mut count = 0;
     json_lines(path, |line| {
-        count += u64::from(match kind {
-            AgentKind::Codex => black_box(serde_json::from_slice::<CodexLine>(line)).is_ok(),
-            _ => black_box(serde_json::from_slice::<ClaudeLine>(line)).is_ok(),
+        count += u64::from(match stream.driver {
+            DriverSpec::CodexExec => black_box(serde_json::from_slice::<CodexLine>(line)).is_ok(),
+            DriverSpec::Claude => black_box(serde_json::from_slice::<ClaudeLine>(line)).is_ok(),
+            _ => black_box(serde_json::from_slice::<RpcLine>(line)).is_ok(),
         });
     })?;
     Ok(count)
@@ -219,18 +305,23 @@ struct CodexItem {
     status: Option<String>,
 }
 
-/// Repeats recorded lines with unique ids and texts as long as in real sessions.
-fn write_transcript(version: &str, size: usize, path: &Path) -> io::Result<()> {
-    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts").join(version);
-    let mut turn = Vec::new();
-    for scenario in ["thinking", "tool-call"] {
-        turn.extend(recorded_lines(&recorded.join(scenario))?);
-    }
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "read, and thrown away")]
+struct RpcLine {
+    method: Option<String>,
+    params: Option<Value>,
+}
+
+/// Repeats lines with unique ids and texts as long as in real sessions.
+fn write_stream(stream: &AgentStream, size: usize, path: &Path) -> io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
+    for line in stream.opening {
+        writeln!(out, "{line}")?;
+    }
     let mut written = 0;
     let mut round = 0_usize;
     while written < size {
-        for line in &turn {
+        for line in &stream.turn {
             round += 1;
             let line = grown(line, round);
             debug_assert!(serde_json::from_str::<Value>(&line).is_ok());
@@ -253,11 +344,16 @@ fn recorded_lines(directory: &Path) -> io::Result<Vec<String>> {
 fn grown(line: &str, round: usize) -> String {
     let output = json_of(&code_of(1000 + (round * 7919) % 6000));
     let words = json_of(&code_of(100 + (round * 104_729) % 900));
+    // Agents stream their texts in pieces of a few words.
+    let piece = json_of(&code_of(20));
+    let words = if line.contains("_chunk\"") { piece.clone() } else { words };
     let id = json_of(&format!("00000000-0000-4000-8000-{round:012}"));
     let texts = [
         ("content", &output),
         ("stdout", &output),
         ("aggregated_output", &output),
+        ("aggregatedOutput", &output),
+        ("delta", &piece),
         ("text", &words),
         ("thinking", &words),
         ("uuid", &id),
