@@ -27,6 +27,7 @@ fn tools_are_listed_with_schemas_and_annotations() {
                 "call_cc",
                 "call_codex",
                 "call_gem",
+                "call_agent",
                 "call_many",
                 "call_wait",
                 "call_status",
@@ -44,12 +45,13 @@ fn tools_are_listed_with_schemas_and_annotations() {
         }
         assert_eq!(tools[0]["inputSchema"]["required"], json!(["prompt"]));
         assert_eq!(tools[1]["inputSchema"]["required"], json!(["prompt", "cwd"]));
-        assert_eq!(tools[3]["inputSchema"]["required"], json!(["prompt", "agents"]));
-        for tool in &tools[..3] {
+        assert_eq!(tools[3]["inputSchema"]["required"], json!(["prompt", "agent"]));
+        assert_eq!(tools[4]["inputSchema"]["required"], json!(["prompt", "agents"]));
+        for tool in &tools[..4] {
             assert!(tool["inputSchema"]["properties"]["session_id"].is_object(), "{tool}");
         }
         assert_eq!(tools[0]["annotations"]["readOnlyHint"], false);
-        assert_eq!(tools[4]["annotations"]["readOnlyHint"], true);
+        assert_eq!(tools[5]["annotations"]["readOnlyHint"], true);
         // The scripted agent is disabled by default.
         let answer = client
             .request("tools/call", json!({ "name": "call_rehearsal", "arguments": { "prompt": "x" } }))
