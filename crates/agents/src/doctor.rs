@@ -12,12 +12,12 @@ mod probe;
 mod sandbox;
 mod workspaces;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model::AgentKind;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use cache::ProbeCache;
 pub use escaping_link::EscapingLink;
@@ -28,7 +28,9 @@ pub use probe::{Probe, ProbeError};
 pub use sandbox::SandboxPrimitives;
 pub use workspaces::KnownWorkspaces;
 
-use crate::{AgentProfile, AgentProfiles, Capabilities, ProfileSupport, Version, VersionSupport};
+use crate::{
+    AgentFeature, AgentProfile, AgentProfiles, Capabilities, ProfileSupport, Version, VersionSupport,
+};
 
 /// The inputs of a check.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +43,8 @@ pub struct Lookup {
     pub programs: BTreeMap<AgentKind, PathBuf>,
     /// The directory of the running executable, searched before `PATH` for Switchboard's own programs.
     pub own_directory: Option<PathBuf>,
+    /// A check of the machine reports only this agent, even if it is not installed.
+    pub only: Option<AgentKind>,
     /// The cache of `--version` and `--help` output. `None`: run them every time.
     pub cache_file: Option<PathBuf>,
     /// The directories of `PATH` that [`Self::excluding_workspaces`] removed.
@@ -96,7 +100,7 @@ pub struct AgentCheck {
     /// The agent.
     pub agent: AgentKind,
     /// Its profile. `None` if no profile has that name.
-    #[serde(skip)]
+    #[serde(flatten, serialize_with = "serialize_profile")]
     pub profile: Option<Arc<AgentProfile>>,
     /// The program to spawn.
     pub program: Option<PathBuf>,
@@ -110,6 +114,29 @@ pub struct AgentCheck {
     pub login: Login,
     /// The problems.
     pub findings: Vec<Finding>,
+}
+
+/// Writes the facts that a user of the check needs.
+#[expect(clippy::ref_option, reason = "serde passes the field")]
+fn serialize_profile<S: Serializer>(
+    profile: &Option<Arc<AgentProfile>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct ProfileFacts<'a> {
+        title: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        description: Option<&'a str>,
+        support: ProfileSupport,
+        features: &'a BTreeSet<AgentFeature>,
+    }
+    let facts = profile.as_ref().map(|profile| ProfileFacts {
+        title: &profile.title,
+        description: profile.description.as_deref(),
+        support: profile.support,
+        features: &profile.features,
+    });
+    facts.serialize(serializer)
 }
 
 impl AgentCheck {
@@ -197,6 +224,9 @@ pub fn check_while(
 
 /// Returns whether a check of the machine reports an agent even if there is nothing to report: most users have few of them.
 fn is_reported(profile: &AgentProfile, lookup: &Lookup) -> bool {
+    if let Some(only) = lookup.only {
+        return profile.agent == only;
+    }
     match profile.support {
         ProfileSupport::Own => false,
         ProfileSupport::Custom => true,
@@ -341,6 +371,10 @@ fn not_found(profile: &AgentProfile, lookup: &Lookup) -> Finding {
         None if name == agent.name() => {
             Finding::blocking(format!("{agent} CLI not found in PATH"), profile.install.clone())
         }
+        None if Path::new(name).is_absolute() => Finding::blocking(
+            format!("`{name}`, the program of {agent}, is not an executable file"),
+            profile.install.clone(),
+        ),
         None => Finding::blocking(
             format!("`{name}`, the program of {agent}, not found in PATH"),
             profile.install.clone(),
@@ -399,7 +433,8 @@ fn program(profile: &AgentProfile, lookup: &Lookup) -> Option<PathBuf> {
     if profile.support == ProfileSupport::Own {
         return find_own(&profile.program, lookup);
     }
-    let found = find_agent(profile, lookup.inherited.get("PATH")?)?;
+    let path = lookup.inherited.get("PATH").map_or("", String::as_str);
+    let found = find_agent(profile, path)?;
     // A link in `PATH` may point into a workspace. A path that the operator configured is used from anywhere.
     let is_configured = Path::new(&profile.program).is_absolute();
     (is_configured || !lookup.workspaces.contains(&found)).then_some(found)

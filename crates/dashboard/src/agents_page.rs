@@ -1,7 +1,7 @@
 //! The page with the agents and the sandbox.
 
-use agents::VersionSupport;
 use agents::doctor::{AgentCheck, Finding, Login};
+use agents::{AgentProfile, VersionSupport};
 use axum::extract::{Extension, State};
 use axum::response::Response;
 use maud::{Markup, html};
@@ -64,6 +64,12 @@ fn card(agent: &AgentCheck) -> Markup {
                 @if let Some(version) = agent.version {
                     div { dt { "Version" } dd { (version.to_string()) @if let Some(standing) = standing { " (" (standing) ")" } } }
                 }
+                @if let Some(profile) = &agent.profile {
+                    div { dt { "Product" } dd { (sanitize(profile.description.as_ref().unwrap_or(&profile.title))) } }
+                    @if !profile.features.is_empty() {
+                        div { dt { "Features" } dd { (features(profile)) } }
+                    }
+                }
                 @if let Some(program) = &agent.program {
                     div { dt { "Login" } dd { (login(agent.login)) } }
                     div { dt { "Program" } dd { code.path { (sanitize(&program.to_string_lossy())) } } }
@@ -72,6 +78,10 @@ fn card(agent: &AgentCheck) -> Markup {
             (findings(&agent.findings))
         }
     }
+}
+
+fn features(profile: &AgentProfile) -> String {
+    profile.features.iter().map(|feature| feature.name()).collect::<Vec<_>>().join(", ")
 }
 
 fn login(login: Login) -> &'static str {

@@ -79,6 +79,7 @@ impl CliBackend {
 
     fn lookup(&self, environment: BTreeMap<String, String>) -> Lookup {
         Lookup {
+            only: None,
             profiles: self.config.profiles.clone(),
             programs: self.config.program.iter().map(|program| (self.kind, program.clone())).collect(),
             own_directory: own_directory(),

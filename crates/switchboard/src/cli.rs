@@ -72,8 +72,8 @@ pub enum Command {
     Stats(Statistics),
     /// Open the web dashboard
     Open(OpenPage),
-    /// List the supported agents and whether each is ready
-    Agents(Checkup),
+    /// List the agents with their versions, logins and features
+    Agents(AgentList),
     /// Check installed agents and the sandbox, and suggest fixes
     Doctor(Checkup),
     /// Register the MCP server in a host's configuration
@@ -120,7 +120,7 @@ pub struct CallArgs {
     /// Model: an alias such as opus, or a full name [default: the agent's choice]
     #[arg(long)]
     pub model: Option<String>,
-    /// Effort of the model, as the agent names it: low, medium, high, … [default: the agent's]
+    /// Effort of the model as the agent names it, such as low [default: the agent's]
     #[arg(long, value_name = "LEVEL")]
     pub effort: Option<EffortName>,
     /// JSON Schema of the answer, in a file; another answer fails the call
@@ -272,8 +272,29 @@ pub struct RaceArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 at least one agent is ready, 1 no agent is ready.")]
+#[command(after_help = "Exit codes: 0 at least one of the agents is ready, 1 none is.")]
+pub struct AgentList {
+    /// Only this agent, whether it is installed or not
+    #[arg(value_parser = AgentParser, hide_possible_values = true)]
+    pub agent: Option<AgentKind>,
+    /// Print the list as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 at least one of the agents is ready, 1 none is. With `--call`, that of the call."
+)]
 pub struct Checkup {
+    /// Only this agent, whether it is installed or not
+    #[arg(value_parser = AgentParser, hide_possible_values = true)]
+    pub agent: Option<AgentKind>,
+    /// Send the agent a harmless prompt as well, in an empty directory
+    ///
+    /// The agent runs with policy `observe` and without the daemon. The prompt asks for one word, and costs as many tokens as the agent sends for it.
+    #[arg(long, requires = "agent", conflicts_with = "json")]
+    pub call: bool,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,

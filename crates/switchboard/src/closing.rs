@@ -35,7 +35,7 @@ pub struct ClosingLines {
     changes: Vec<String>,
     resume: Option<String>,
     /// The job, or the directory with the files of the run.
-    reference: String,
+    reference: Option<String>,
 }
 
 impl ClosingLines {
@@ -77,7 +77,7 @@ impl ClosingLines {
                 .as_ref()
                 .filter(|_| answer.status.is_final() && !answer.error.as_ref().is_some_and(leaves_no_session))
                 .map(|session| resume(&answer.agent, session, answer.cwd.as_deref().map(Path::new))),
-            reference: format!("job: {}", answer.job_id),
+            reference: Some(format!("job: {}", answer.job_id)),
         }
     }
 
@@ -122,8 +122,15 @@ impl ClosingLines {
                 .session
                 .as_ref()
                 .map(|session| resume(outcome.agent.name(), session.as_str(), Some(&call.cwd))),
-            reference: format!("files: {}", directory.display()),
+            reference: Some(format!("files: {}", directory.display())),
         }
+    }
+
+    /// Omits the session and the directory of a call that leaves nothing.
+    #[must_use]
+    pub fn without_files(mut self) -> Self {
+        (self.resume, self.reference) = (None, None);
+        self
     }
 
     /// Prints the lines to stderr.
@@ -150,7 +157,7 @@ impl ClosingLines {
         lines.extend(self.verified.clone());
         lines.extend(self.changes.clone());
         lines.extend(self.resume.as_ref().map(|command| format!("resume: {}", strip_control(command))));
-        lines.push(self.reference.clone());
+        lines.extend(self.reference.clone());
         lines
     }
 
@@ -279,7 +286,7 @@ mod tests {
             verified: Vec::new(),
             changes: Vec::new(),
             resume: None,
-            reference: "job: 1".to_owned(),
+            reference: Some("job: 1".to_owned()),
         }
     }
 

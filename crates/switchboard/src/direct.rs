@@ -4,7 +4,7 @@
 //! recovered. It is stopped when this program exits; its files stay.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use agent_run::{Expectation, RunFollower, RunStep};
@@ -27,6 +27,16 @@ use crate::{call_spec, machine};
 
 /// Runs the call and derives the exit code from its outcome.
 pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
+    run_in(args, None)
+}
+
+/// Runs a call whose session and files are of no use afterwards, and removes its files.
+pub fn test(args: &CallArgs, scratch: &Path) -> Result<ExitCode, CommandFailure> {
+    run_in(args, Some(scratch))
+}
+
+/// Runs the call with its files in a scratch directory, or in that of a new job.
+fn run_in(args: &CallArgs, scratch: Option<&Path>) -> Result<ExitCode, CommandFailure> {
     let environment = ProcessEnvironment::current();
     let home = SwitchboardHome::from_environment(&environment)?;
     let config = Config::read(Some(&home), &environment, &[])?;
@@ -38,7 +48,7 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
             "note: with `--direct`, the agent works in the directory itself and not in a private checkout",
         );
     }
-    let directory = home.new_job_directory();
+    let directory = scratch.map_or_else(|| home.new_job_directory(), Path::to_owned);
     let lookup = machine::agent_lookup(&environment, Some(&home), &config);
     call_spec::check_links(&args.options, &lookup, &environment)?;
     let private_directory = supervisor::Spool::at(&directory).private();
@@ -61,7 +71,8 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
             .map_err(DirectError::Start)?;
         let (outcome, report) = follow(&run, &spec, &launch, args).await?;
         print_outcome(args, &outcome)?;
-        ClosingLines::from_outcome(&outcome, &report, &spec, run.spool().directory()).print();
+        let closing = ClosingLines::from_outcome(&outcome, &report, &spec, run.spool().directory());
+        if scratch.is_some() { closing.without_files() } else { closing }.print();
         output::check_written(ResultCopy::Directory(directory.clone()))?;
         Ok(ExitStatus::from_failure(outcome.failure().map(|failure| &failure.kind)).into())
     })

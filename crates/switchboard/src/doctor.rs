@@ -1,30 +1,42 @@
-//! `switchboard doctor` and `switchboard agents`: print the installed agents, the sandbox, and how to fix problems.
+//! `switchboard doctor`: prints the installed agents, the sandbox, and how to fix problems.
 
-use std::env;
+use std::ffi::OsString;
 use std::process::ExitCode;
+use std::{fs, io};
 
 use agents::doctor::{AgentCheck, DoctorReport, Finding};
-use model::Proof;
+use clap::Parser;
+use model::{AgentKind, Proof};
 use protocol::{ErrorReply, HomeError, ProcessEnvironment, SwitchboardHome};
 use serde::Serialize;
 use supervisor::ProvenSandbox;
 
+use crate::cli::{Command, CommandLine};
 use crate::config::Config;
 use crate::drift::ConfigDrift;
-use crate::failure::CommandFailure;
-use crate::machine::{self, MachineCheck, MachineReport, describe_login, note};
-use crate::{cli, daemon_commands, output, recover, style};
+use crate::exit_status::ExitStatus;
+use crate::failure::{CommandError, CommandFailure};
+use crate::machine::{MachineCheck, MachineReport, describe_login, note};
+use crate::{cli, daemon_commands, direct, output, recover};
+
+/// The prompt of a test call.
+const TEST_PROMPT: &str =
+    "This is a test of the connection. Use no tool. Reply with the word ready and nothing else.";
 
 /// Checks this machine and prints the findings.
 pub fn run(args: &cli::Checkup) -> Result<ExitCode, CommandFailure> {
     let environment = ProcessEnvironment::current();
     let home = find_home(&environment)?;
     let config = Config::read(home.as_ref(), &environment, &[])?;
+    if let Some(agent) = args.agent {
+        config.profiles.require(agent)?;
+    }
     let drift = home.as_ref().and_then(|home| ConfigDrift::find(home, &environment));
     let store_problem = |home: &SwitchboardHome| recover::store_problem(home, &config);
     let daemon_problem =
         home.as_ref().and_then(|home| daemon_commands::daemon_problem(home).or_else(|| store_problem(home)));
-    let MachineReport { checkup, sandbox } = MachineCheck::new(home, environment, &config).run();
+    let MachineReport { checkup, sandbox } =
+        MachineCheck::new(home, environment, &config).only(args.agent).run();
     if args.json {
         let (proof, problem) = match &sandbox {
             Ok(proven) => (Some(&proven.proof), None),
@@ -48,41 +60,51 @@ pub fn run(args: &cli::Checkup) -> Result<ExitCode, CommandFailure> {
         output::aside(&format!("error: the daemon rejects calls: {}", problem.message));
         output::aside(&format!("  hint: {}", problem.hint));
     }
+    if let (Some(agent), true) = (args.agent.filter(|_| args.call), checkup.any_ready()) {
+        return test_call(agent);
+    }
     Ok(if checkup.any_ready() && daemon_problem.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The directory of a test call could not be created.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot create a temporary directory")]
+struct ScratchError(#[source] io::Error);
+
+impl CommandError for ScratchError {
+    fn hint(&self) -> Option<String> {
+        Some("check TMPDIR and the free space of its file system".to_owned())
+    }
+
+    fn exit_status(&self) -> ExitStatus {
+        ExitStatus::Failed
+    }
+}
+
+/// Calls an agent with a harmless prompt in an empty directory, as a user would.
+fn test_call(agent: AgentKind) -> Result<ExitCode, CommandFailure> {
+    let scratch = tempfile::tempdir().map_err(ScratchError)?;
+    let work = scratch.path().join("work");
+    fs::create_dir(&work).map_err(ScratchError)?;
+    let options = ["--direct", "--policy=observe", "--timeout=2m", "--cwd"];
+    let call = ["switchboard", "call", agent.name(), TEST_PROMPT].into_iter().chain(options);
+    let words = call.map(OsString::from).chain([work.into()]);
+    match CommandLine::try_parse_from(words).map(|line| line.command) {
+        Ok(Command::Call(args)) => {
+            output::line("test call:");
+            direct::test(&args, &scratch.path().join("run"))
+        }
+        // The words above are a call.
+        _ => Ok(ExitCode::FAILURE),
+    }
+}
+
 /// Finds the installation. The check also works without one; lookups are then not cached.
-fn find_home(environment: &ProcessEnvironment) -> Result<Option<SwitchboardHome>, HomeError> {
+pub fn find_home(environment: &ProcessEnvironment) -> Result<Option<SwitchboardHome>, HomeError> {
     match SwitchboardHome::from_environment(environment) {
         Err(HomeError::NotFound) => Ok(None),
         home => home.map(Some),
     }
-}
-
-/// Prints one line per agent.
-pub fn list_agents(args: &cli::Checkup) -> Result<ExitCode, CommandFailure> {
-    if args.json {
-        return run(args);
-    }
-    let environment = ProcessEnvironment::current();
-    let home = find_home(&environment)?;
-    let config = Config::read(home.as_ref(), &environment, &[])?;
-    let lookup = machine::agent_lookup(&environment, home.as_ref(), &config)
-        .excluding_workspaces(&env::current_dir().ok());
-    let checkup = agents::doctor::check(&lookup, machine::bubblewrap(&lookup));
-    let row = |agent: &AgentCheck| {
-        let first = agent.findings.iter().find(|finding| finding.blocks);
-        vec![
-            agent.agent.to_string(),
-            agent.version.map_or_else(|| "-".to_owned(), |version| version.to_string()),
-            if agent.is_ready() { "ready".to_owned() } else { "not ready".to_owned() },
-            first.map(|finding| finding.remedy.clone()).unwrap_or_default(),
-        ]
-    };
-    let rows: Vec<Vec<String>> = checkup.agents.iter().map(row).collect();
-    let heads = ["AGENT", "VERSION", "READY", "HINT"];
-    output::line(&style::table(&heads, &rows, style::stdout_width()).join("\n"));
-    Ok(if checkup.any_ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The findings as JSON.

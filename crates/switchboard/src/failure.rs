@@ -8,8 +8,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use agents::LaunchError;
 use agents::doctor::{EscapingLink, NotReady};
+use agents::{LaunchError, UnknownAgent};
 use protocol::{ConnectError, ConnectorError, DirectoryError, ErrorCategory, HomeError, RequestError};
 
 use crate::exit_status::ExitStatus;
@@ -69,6 +69,16 @@ impl CommandError for RuntimeError {
 
     fn exit_status(&self) -> ExitStatus {
         ExitStatus::Failed
+    }
+}
+
+impl CommandError for UnknownAgent {
+    fn hint(&self) -> Option<String> {
+        Some(UnknownAgent::hint(self))
+    }
+
+    fn exit_status(&self) -> ExitStatus {
+        ExitStatus::BadInput
     }
 }
 

@@ -43,6 +43,13 @@ impl MachineCheck {
         Self { lookup, home, environment, policy }
     }
 
+    /// Restricts the check to one agent.
+    #[must_use]
+    pub fn only(mut self, agent: Option<AgentKind>) -> Self {
+        self.lookup.only = agent;
+        self
+    }
+
     /// Runs the check. Starts programs, so it may take seconds.
     pub fn run(&self) -> MachineReport {
         self.with_sandbox(agents::doctor::check(&self.lookup, bubblewrap(&self.lookup)))

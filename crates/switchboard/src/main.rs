@@ -3,6 +3,7 @@
 //! Parses the command line and dispatches to one module per command. The only program that reads the user's environment and writes to
 //! the user's terminal.
 
+mod agent_list;
 mod bridge;
 mod call;
 mod call_files;
@@ -83,7 +84,7 @@ fn run(command: Command) -> Result<ExitCode, CommandFailure> {
         Command::Retry(args) => jobs::retry(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Open(args) => open::run(&args),
-        Command::Agents(args) => doctor::list_agents(&args),
+        Command::Agents(args) => agent_list::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Setup(args) => setup::run(&args),
         Command::Completions(args) => Ok(reference::print_completions(&args)),

@@ -44,6 +44,7 @@ impl Harness {
             profiles: AgentProfiles::default(),
             programs: BTreeMap::new(),
             own_directory: None,
+            only: None,
         }
     }
 }

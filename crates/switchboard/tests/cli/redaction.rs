@@ -39,7 +39,7 @@ pub fn of(directory: &Path, words: &[String], text: &str) -> String {
         text = Regex::new(pattern).unwrap().replace_all(&text, word).into_owned();
     }
     // Columns are as wide as what stands in them.
-    if words.first().is_some_and(|word| ["jobs", "stats", "agents", "config"].contains(&word.as_str())) {
+    if words.first().is_some_and(|word| ["jobs", "stats", "config"].contains(&word.as_str())) {
         text = Regex::new(" {2,}").unwrap().replace_all(&text, "  ").into_owned();
     }
     Regex::new(r"(?m) +$").unwrap().replace_all(&text.replace('\x1b', "ESC"), "").into_owned()

@@ -357,7 +357,7 @@ fn program_in_earlier_workspace_is_not_an_agent() {
             assert!(told.contains("claude is only at `"), "{told}");
         }
         let listed = stdout(&run(&["agents"], &work));
-        assert!(listed.contains("claude  -        not ready"), "{listed}");
+        assert!(listed.starts_with("claude: not ready"), "{listed}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The daemon and its clients as real processes, and the bridge against a fake daemon.
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "a test may")]
 
+mod agents;
 mod bridge;
 mod bubblewrap_lookup;
 mod calls;
