@@ -327,7 +327,7 @@ pub struct SubmitGroupReply {
     /// The jobs that work on the task.
     pub contenders: Vec<SubmitReply>,
     /// The jobs that compare the results.
-    pub reviewers: Vec<SubmitReply>,
+    pub reviews: Vec<SubmitReply>,
 }
 
 /// A job that is being cancelled, or is cancelled.

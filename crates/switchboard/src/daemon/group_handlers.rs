@@ -76,7 +76,7 @@ async fn submit_group(
     Ok(SubmitGroupReply {
         group_id: id.to_string(),
         contenders: contenders.into_iter().map(submit_reply).collect(),
-        reviewers: reviewers.into_iter().map(submit_reply).collect(),
+        reviews: reviewers.into_iter().map(submit_reply).collect(),
     })
 }
 
