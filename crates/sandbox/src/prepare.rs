@@ -52,7 +52,8 @@ const SHARED_DEVICES: [&str; 9] = [
 ];
 
 /// Switchboard's programs, which are installed in one directory.
-const OWN_PROGRAMS: [&str; 4] = ["switchboard", "switchboard-supervisor", "file-tools", "rehearsal"];
+const OWN_PROGRAMS: [&str; 5] =
+    ["switchboard", "switchboard-supervisor", "file-tools", "terminal-host", "rehearsal"];
 
 /// A command to run in a sandbox.
 #[derive(Debug)]

@@ -248,7 +248,7 @@ fn bundle_is_complete_and_reproducible() {
     let scratch = tempfile::tempdir().unwrap();
     let built = scratch.path().join("built");
     fs::create_dir(&built).unwrap();
-    let executables = ["switchboard", "switchboard-supervisor", "file-tools", "rehearsal"];
+    let executables = ["switchboard", "switchboard-supervisor", "file-tools", "terminal-host", "rehearsal"];
     for name in executables {
         fs::write(built.join(name), format!("{name} itself")).unwrap();
     }

@@ -18,7 +18,7 @@ fn claude() -> Option<Cli> {
     harness::newest(Agent::Claude).filter(|_| can_confine())
 }
 
-fn can_confine() -> bool {
+pub fn can_confine() -> bool {
     let args = ["--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true"];
     let made = Command::new("/usr/bin/bwrap").args(args).output().is_ok_and(|made| made.status.success());
     if !made {
@@ -187,8 +187,11 @@ fn workspace_copies_of_own_programs_are_unchanged() {
     ] {
         fs::copy(program, programs.join(Path::new(program).file_name().unwrap())).unwrap();
     }
-    fs::write(programs.join("file-tools"), "as it was").unwrap();
-    let script = "@rehearse write bin/file-tools x\n@rehearse write bin/other x\n@rehearse answer done";
+    for program in ["file-tools", "terminal-host"] {
+        fs::write(programs.join(program), "as it was").unwrap();
+    }
+    let script = "@rehearse write bin/file-tools x\n@rehearse write bin/terminal-host x\n\
+                  @rehearse write bin/other x\n@rehearse answer done";
     let output = Command::new(programs.join("switchboard"))
         .env_clear()
         .env("SWITCHBOARD_HOME", &harness.home)
@@ -203,6 +206,8 @@ fn workspace_copies_of_own_programs_are_unchanged() {
         ])
         .output()
         .unwrap();
-    assert_eq!(fs::read_to_string(programs.join("file-tools")).unwrap(), "as it was", "{output:?}");
+    for program in ["file-tools", "terminal-host"] {
+        assert_eq!(fs::read_to_string(programs.join(program)).unwrap(), "as it was", "{output:?}");
+    }
     assert_eq!(fs::read_to_string(programs.join("other")).unwrap(), "x", "{output:?}");
 }
