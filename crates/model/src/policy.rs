@@ -81,6 +81,9 @@ pub struct Confinement {
     /// The private checkout among the workspaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkout: Option<CheckoutSource>,
+    /// The agent's program, if the program of the run starts it. It is exposed in the same way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosted_program: Option<PathBuf>,
 }
 
 /// A private checkout and the repository of the user. The files of the checkout are applied there later, so the programs that the
@@ -458,6 +461,8 @@ pub struct PolicyContext {
     pub env_if_held: BTreeMap<String, String>,
     /// Private caches for package managers.
     pub caches: Option<Caches>,
+    /// The agent's program, if another one starts it ([`Confinement::hosted_program`]).
+    pub hosted_program: Option<PathBuf>,
 }
 
 impl CallPolicy {
@@ -528,6 +533,7 @@ impl CallPolicy {
                 copies: context.copies.clone(),
             }),
             checkout: context.checkout.clone(),
+            hosted_program: context.hosted_program.clone(),
         })))
     }
 

@@ -97,8 +97,8 @@ pub(crate) struct AbsentHome {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HomeNeeds<'a> {
     pub view: &'a HomeView,
-    /// The agent's program.
-    pub program: &'a Path,
+    /// The programs that start the agent, and its own.
+    pub programs: &'a [&'a Path],
     pub env: &'a BTreeMap<String, String>,
     /// The directory of Switchboard's own programs.
     pub own: Option<&'a Path>,
@@ -204,8 +204,8 @@ impl AbsentHome {
         for directory in std::env::split_paths(search_path).filter(|directory| directory.is_absolute()) {
             self.expose_program_directory(&directory, needs.hidden);
         }
-        let mut programs = vec![needs.program.to_owned()];
-        programs.extend(find_interpreter(needs.program, search_path));
+        let mut programs: Vec<PathBuf> = needs.programs.iter().map(|program| program.to_path_buf()).collect();
+        programs.extend(needs.programs.iter().filter_map(|program| find_interpreter(program, search_path)));
         for path in
             programs.iter().filter(|program| is_executable(program)).flat_map(|program| follow_links(program))
         {
@@ -471,7 +471,7 @@ mod tests {
             let writable = [self.path("home/work")];
             let needs = HomeNeeds {
                 view: &view,
-                program: &program,
+                programs: &[&program],
                 env: &env,
                 own: None,
                 hidden: &[],

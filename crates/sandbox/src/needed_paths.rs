@@ -15,16 +15,16 @@ const MAX_LINKS: usize = 16;
 
 /// Returns the paths below private directories that must be visible. `own` is the directory of Switchboard's programs.
 pub(crate) fn find_needed_paths(
-    program: &Path,
+    programs: &[&Path],
     env: &BTreeMap<String, String>,
     own: Option<&Path>,
 ) -> Vec<PathBuf> {
-    let mut needed = find_installations(program);
+    let mut needed: Vec<PathBuf> = programs.iter().flat_map(|program| find_installations(program)).collect();
     let search_path = env.get("PATH").map_or("", String::as_str);
     for directory in std::env::split_paths(search_path).filter(|directory| directory.is_absolute()) {
         needed.push(find_prefix(&directory).unwrap_or(directory));
     }
-    if let Some(interpreter) = find_interpreter(program, search_path) {
+    for interpreter in programs.iter().filter_map(|program| find_interpreter(program, search_path)) {
         needed.extend(find_installations(&interpreter));
     }
     needed.extend(own.map(Path::to_owned));
@@ -111,13 +111,13 @@ mod tests {
         fs::write(root.join("node/bin/node"), "").unwrap();
         symlink("../lib/node_modules/agent/dist/agent.js", root.join("tools/bin/agent")).unwrap();
         let env = env(&[("PATH", &root.join("node/bin")), ("HOME", &root.join("home"))]);
-        let needed = find_needed_paths(&root.join("tools/bin/agent"), &env, Some(Path::new("/usr/bin")));
+        let needed = find_needed_paths(&[&root.join("tools/bin/agent")], &env, Some(Path::new("/usr/bin")));
         assert_eq!(needed, ["node", "tools"].map(|name| root.join(name)));
     }
 
     #[test]
     fn program_outside_of_private_directories_needs_nothing() {
         let env = env(&[("PATH", Path::new("/usr/bin:/tmp")), ("HOME", Path::new("/home/ana"))]);
-        assert_eq!(find_needed_paths(Path::new("/bin/sh"), &env, None), Vec::<PathBuf>::new());
+        assert_eq!(find_needed_paths(&[Path::new("/bin/sh")], &env, None), Vec::<PathBuf>::new());
     }
 }

@@ -134,7 +134,7 @@ pub fn prepare(
     let own = executable_directory(command.executable);
     let hidden = resolve_hidden(&confinement.hidden).map_err(SandboxRejection::Layout)?;
     let absent = find_home(command, own.as_deref(), &hidden)?;
-    let mut needed = find_needed_paths(command.program, &command.env, own.as_deref());
+    let mut needed = find_needed_paths(&programs(command), &command.env, own.as_deref());
     if let Some(absent) = &absent {
         needed.retain(|path| !absent.contains(path) && !absent.directories.contains(path));
     }
@@ -266,6 +266,12 @@ fn reject_gaps(command: &SandboxedCommand<'_>, layout: &Layout) -> Result<(), Sa
     }
 }
 
+/// Returns the program of the command and that of the agent, if they are two.
+fn programs<'a>(command: &SandboxedCommand<'a>) -> Vec<&'a Path> {
+    let hosted = command.confinement.hosted_program.as_deref();
+    std::iter::once(command.program).chain(hosted).collect()
+}
+
 /// Finds the parts of the home directory that are exposed to the run.
 fn find_home(
     command: &SandboxedCommand<'_>,
@@ -276,9 +282,9 @@ fn find_home(
     let hidden = real_paths(hidden);
     let writable = command.confinement.roots.iter().filter(|root| root.access != RootAccess::Read);
     let writable: Vec<PathBuf> = writable.filter_map(|root| real_path(&root.path).ok()).collect();
-    let (program, env) = (command.program, &command.env);
+    let (programs, env) = (&programs(command)[..], &command.env);
     let mut home =
-        AbsentHome::find(HomeNeeds { view, program, env, own, hidden: &hidden, writable: &writable });
+        AbsentHome::find(HomeNeeds { view, programs, env, own, hidden: &hidden, writable: &writable });
     if let Some(directory) = command.temporary {
         home.write_files(&directory.join("files"), &command.env).map_err(SandboxRejection::Files)?;
     }

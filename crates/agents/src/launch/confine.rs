@@ -142,6 +142,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
             _ => BTreeMap::new(),
         },
         caches: caches(draft, home.as_deref()),
+        hosted_program: None,
         exposed: exposed(draft, home.as_deref()),
         programs: draft.setup.workspace.user_programs.clone(),
         settings_programs: draft.setup.workspace.settings_programs.clone(),

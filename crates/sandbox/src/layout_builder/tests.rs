@@ -29,6 +29,7 @@ fn confinement(root: &Path) -> Confinement {
         states: Vec::new(),
         home: None,
         checkout: None,
+        hosted_program: None,
     }
 }
 

@@ -154,6 +154,7 @@ fn confined() -> SandboxReport {
             states: Vec::new(),
             home: None,
             checkout: None,
+            hosted_program: None,
         },
         safeguards: Vec::new(),
         proof: None,
