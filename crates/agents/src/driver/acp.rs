@@ -8,6 +8,7 @@
 
 mod handshake;
 mod permission;
+mod terminals;
 mod turn;
 mod update;
 mod usage;
@@ -180,6 +181,10 @@ impl Acp {
         let (message, bytes) = RpcMessage::find(bytes)?;
         if message.method == Some(b"session/update") {
             return self.update(&message, bytes, summary, on_event);
+        }
+        if message.method == Some(terminals::OUTPUT_METHOD) && self.spec.has_terminals {
+            self.turn.terminals.add(message.params.unwrap_or(b"{}"));
+            return Ok(());
         }
         let context = &mut context(summary, outbox, on_event);
         match (message.method, message.id) {

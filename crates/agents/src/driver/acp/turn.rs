@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use model::{AgentEvent, Usage};
 use serde_json::Value;
 
+use super::terminals::TerminalOutputs;
 use super::{UsageReport, failure, usage};
 use crate::driver::json::check_strict;
 use crate::driver::json_rpc::RpcError;
@@ -21,6 +22,8 @@ pub(super) struct Turn {
     pub(super) message: Option<String>,
     /// The tool calls without a result, by id.
     pub(super) tools: HashMap<String, OpenTool>,
+    /// The outputs of commands that the agent ran through its client.
+    pub(super) terminals: TerminalOutputs,
 }
 
 /// A tool call without a result.
@@ -32,11 +35,19 @@ pub(super) struct OpenTool {
     /// The command or the file in the arguments.
     pub(super) command: Option<String>,
     pub(super) is_read: bool,
+    /// The terminal of the command.
+    pub(super) terminal: Option<String>,
 }
 
 impl Turn {
     pub(super) fn new(usage: UsageReport) -> Self {
-        Self { usage, counted: None, message: None, tools: HashMap::new() }
+        Self {
+            usage,
+            counted: None,
+            message: None,
+            tools: HashMap::new(),
+            terminals: TerminalOutputs::default(),
+        }
     }
 
     /// Adds the counts of one request to the model.

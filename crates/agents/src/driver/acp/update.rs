@@ -2,6 +2,7 @@
 
 use model::{AgentEvent, AgentText, RawJson, TextPart, ToolOutput};
 
+use super::terminals::{TerminalOutput, terminal_in};
 use super::turn::OpenTool;
 use super::{Acp, Step, text_field};
 use crate::driver::json::{Read, Reader};
@@ -170,7 +171,8 @@ impl Acp {
         }
         if is_ended {
             let tool = self.turn.tools.remove(&key).unwrap_or_default();
-            end_tool(id.clone(), &tool, update, summary, on_event);
+            let terminal = tool.terminal.as_deref().and_then(|id| self.turn.terminals.remove(id));
+            end_tool(id.clone(), &tool, terminal, update, summary, on_event);
         }
     }
 }
@@ -190,18 +192,25 @@ impl OpenTool {
             parameter(&input, &[b"command", b"file_path", b"filePath", b"path", b"absolute_path"])
         });
         self.command = target.or_else(|| self.command.take());
+        let terminal = update.content.and_then(terminal_in).as_ref().map(summary::name);
+        self.terminal = terminal.or_else(|| self.terminal.take());
     }
 }
 
 fn end_tool(
     id: AgentText<'_>,
     tool: &OpenTool,
+    terminal: Option<TerminalOutput>,
     update: &Update<'_>,
     summary: &mut Summary,
     on_event: &mut impl FnMut(AgentEvent<'_>),
 ) {
-    let output = output_of(update);
-    let exit_code = update.output.and_then(exit_code);
+    let terminal_code = terminal.as_ref().and_then(|terminal| terminal.exit_code);
+    let exit_code = update.output.and_then(exit_code).or(terminal_code);
+    let output = match (output_of(update), terminal) {
+        (ToolOutput::Nothing | ToolOutput::Json(_), Some(terminal)) => ToolOutput::Text(terminal.text.into()),
+        (output, _) => output,
+    };
     let is_error = update.status == Some(b"failed") || exit_code.is_some_and(|code| code != 0);
     match &tool.command {
         Some(target) if is_error && target.starts_with('/') => {

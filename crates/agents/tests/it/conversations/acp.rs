@@ -105,6 +105,43 @@ fn tool_call_has_its_arguments_and_its_result() {
     assert_eq!(tools, [r#"execute {"command":"touch a"}"#, r#""HI\n" true Some(3)"#]);
 }
 
+/// A command that the agent ran through its client, as Kimi Code 2.1.0 reports it.
+const TERMINAL: &[&str] = &[
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call","toolCallId":"0:call_1","title":"Bash","kind":"execute","status":"pending","content":[{"type":"content","content":{"type":"text","text":"{\"command\": \"echo HI; exit 3\"}"}}]}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call_update","toolCallId":"0:call_1","title":"Running: echo HI; exit 3","kind":"execute","status":"in_progress","rawInput":{"command":"echo HI; exit 3"},"content":[{"type":"content","content":{"type":"text","text":"{\"command\":\"echo HI; exit 3\"}"}}]}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call_update","toolCallId":"0:call_1","content":[{"type":"terminal","terminalId":"terminal-1"}]}}}"#,
+    r#"{"jsonrpc":"2.0","method":"_switchboard/terminal_output","params":{"terminalId":"terminal-1","output":"HI\n","truncated":false,"exitStatus":{"exitCode":3,"signal":null}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call_update","toolCallId":"0:call_1","status":"failed","content":[{"type":"terminal","terminalId":"terminal-1"}]}}}"#,
+];
+
+fn results(course: &Course) -> Vec<String> {
+    let results = course.events.iter().filter_map(|event| match event {
+        AgentEvent::ToolUse { name, input, .. } => Some(format!("{name} {input}")),
+        AgentEvent::ToolResult { output, is_error, exit_code, .. } => {
+            Some(format!("{output:?} {is_error} {exit_code:?}"))
+        }
+        _ => None,
+    });
+    results.collect()
+}
+
+#[test]
+fn command_in_a_terminal_has_its_output() {
+    let lines = [&[INITIALIZED, OPENED], TERMINAL, &[DONE]].concat();
+    let spec = DriverSpec::Acp(AcpSpec { has_terminals: true, ..acp(AcpSession::New) });
+    let course = converse(&spec, &lines);
+    let expected = [r#"execute {"command":"echo HI; exit 3"}"#, r#"Text("HI\n") true Some(3)"#];
+    assert_eq!(results(&course), expected);
+    assert!(!course.events.iter().any(|event| matches!(event, AgentEvent::Unknown { .. })));
+}
+
+#[test]
+fn tool_result_without_its_terminal_has_no_output() {
+    let lines = [&[INITIALIZED, OPENED], &TERMINAL[..3], &TERMINAL[4..], &[DONE]].concat();
+    let spec = DriverSpec::Acp(AcpSpec { has_terminals: true, ..acp(AcpSession::New) });
+    assert_eq!(results(&converse(&spec, &lines))[1], "Nothing true None");
+}
+
 #[test]
 fn permission_is_selected_by_kind() {
     let course = converse(&spec(), TURN);
