@@ -216,7 +216,7 @@ pub fn check_while(
     if file_tools.is_none() {
         findings.push(Finding::notice(
             "`file-tools` is not installed, so agents without a shell (policies `restricted` and `sealed`) cannot be called",
-            crate::launch::WITH_FILE_TOOLS,
+            crate::launch::INSTALL_ALL,
         ));
     }
     DoctorReport { agents, file_tools, sandbox, findings }

@@ -22,8 +22,8 @@ use model::{
     SettingsChoice,
 };
 
+pub(crate) use error::INSTALL_ALL;
 pub use error::LaunchError;
-pub(crate) use error::WITH_FILE_TOOLS;
 
 use crate::outcome::compile_schema;
 use crate::prompt_limit::Excess;

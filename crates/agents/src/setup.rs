@@ -68,6 +68,8 @@ pub struct HostConfig {
     pub caches: Option<PathBuf>,
     /// The program `file-tools`, for agents without a shell.
     pub file_tools: Option<PathBuf>,
+    /// The program `terminal-host`, for agents that run their commands through the client.
+    pub terminal_host: Option<PathBuf>,
     /// The policy that no call can exceed.
     pub ceiling: CallPolicy,
     /// Paths of the home directory that sandboxed agents may read; the rest is hidden.
@@ -87,6 +89,7 @@ impl Default for HostConfig {
             private_state: None,
             caches: None,
             file_tools: None,
+            terminal_host: None,
             ceiling: CallPolicy::off(),
             expose: Vec::new(),
             guarded: Vec::new(),

@@ -61,6 +61,8 @@ pub struct Settings {
     pub policy_ceiling: PolicyCeiling,
     /// The program `file-tools`, for agents without a shell.
     pub file_tools: Option<PathBuf>,
+    /// The program `terminal-host`, for agents that run their commands through the client.
+    pub terminal_host: Option<PathBuf>,
     /// Paths of the home directory that confined agents may read.
     pub expose: Vec<PathBuf>,
     /// Directories of state and configuration: no confined call works in or above them.
@@ -144,6 +146,7 @@ impl Settings {
             cache_bytes: Some(Self::CACHE_BYTES),
             policy_ceiling: CallPolicy::off().into(),
             file_tools: None,
+            terminal_host: None,
             expose: Vec::new(),
             guarded: Vec::new(),
         }
@@ -157,6 +160,7 @@ impl Settings {
             private_state: Some(self.state.join("agents")),
             caches: Some(self.caches()),
             file_tools: self.file_tools.clone(),
+            terminal_host: self.terminal_host.clone(),
             ceiling: self.policy_ceiling.read(),
             expose: self.expose.clone(),
             guarded: std::iter::once(self.state.clone()).chain(self.guarded.iter().cloned()).collect(),

@@ -52,6 +52,9 @@ pub(crate) fn call_error_hint(error: &CallError) -> String {
         CallError::Launch(LaunchError::NoFileTools) => {
             "ask the user to install `file-tools` with the other programs of Switchboard".to_owned()
         }
+        CallError::Launch(LaunchError::NoTerminalHost { .. }) => {
+            "ask the user to install `terminal-host` with the other programs of Switchboard".to_owned()
+        }
         CallError::NotReady(error) if names_command(error.hint()) => {
             format!("ask the user to check the setup of {}", error.agent)
         }
@@ -250,6 +253,7 @@ mod tests {
         let job = model::JobId::from_uuid(uuid::Uuid::nil());
         let launch = [
             LaunchError::NoFileTools,
+            LaunchError::NoTerminalHost { agent: AgentKind::Codex },
             LaunchError::UnsupportedVersion { agent: AgentKind::Codex, version: None, option: "tools" },
         ];
         let errors = launch.map(CallError::Launch).into_iter().chain([

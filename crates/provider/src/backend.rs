@@ -247,8 +247,9 @@ impl CliBackend {
         inherited: &mut BTreeMap<String, String>,
         spool: &Spool,
     ) -> Result<HostConfig, ProviderError> {
+        let terminal_host = confine::find_terminal_host(inherited);
         if spec.policy.is_off() {
-            return Ok(HostConfig::default());
+            return Ok(HostConfig { terminal_host, ..HostConfig::default() });
         }
         let found = confine::find(agent.unwrap_or(&AgentSpec::default()), inherited);
         let file_tools = match agent.map(|agent| &agent.access) {
@@ -261,11 +262,13 @@ impl CliBackend {
             _ => found.ok(),
         };
         let home = directory_variable(inherited, "HOME");
-        let needed = [Some(spec.cwd.as_path()), Some(program), home.as_deref(), file_tools.as_deref()];
-        let needed: Vec<&Path> = needed.into_iter().flatten().collect();
+        let own = [file_tools.as_deref(), terminal_host.as_deref()];
+        let needed = [Some(spec.cwd.as_path()), Some(program), home.as_deref()].into_iter().chain(own);
+        let needed: Vec<&Path> = needed.flatten().collect();
         let spools = spool.directory().ancestors().nth(2).unwrap_or(Path::new("/"));
         Ok(HostConfig {
             file_tools: file_tools.clone(),
+            terminal_host: terminal_host.clone(),
             ..host_config::for_request(&self.config, inherited, spools, &needed)
         })
     }

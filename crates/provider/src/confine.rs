@@ -24,6 +24,7 @@ const SERVER: &str = "files";
 const ROOT: &str = "FILE_TOOLS_ROOT";
 /// The executable.
 const FILE_TOOLS: &str = "file-tools";
+const TERMINAL_HOST: &str = "terminal-host";
 /// Claude's name of its shell tool.
 const SHELL: &str = "Bash";
 
@@ -139,6 +140,14 @@ fn manual(verbs: &[FileVerb]) -> String {
          `{FILE_TOOLS} --help` says how each is used. Its `.` is your workspace.",
         names(verbs)
     )
+}
+
+/// Finds `terminal-host`: beside this program, or in `PATH`.
+pub(crate) fn find_terminal_host(environment: &BTreeMap<String, String>) -> Option<PathBuf> {
+    let beside = own_directory().map(|directory| directory.join(TERMINAL_HOST));
+    let beside = beside.filter(|program| program.is_file());
+    let in_path = || find_in_path(TERMINAL_HOST, environment.get("PATH").map_or("", String::as_str));
+    beside.or_else(in_path)?.canonicalize().ok()
 }
 
 /// Finds `file-tools`: at the path in the spec, beside this program, or in `PATH`.

@@ -27,6 +27,7 @@ pub(crate) fn for_request(
         private_state: state.as_ref().map(|state| state.join("agents")),
         caches: state.map(|state| state.join("caches")),
         file_tools: None,
+        terminal_host: None,
         ceiling: CallPolicy::off(),
         expose: Vec::new(),
         guarded: Vec::new(),

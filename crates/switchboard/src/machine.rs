@@ -190,7 +190,8 @@ pub fn premises(home: &SwitchboardHome, config: &Config) -> HostConfig {
         proofs: Some(home.state().join("proofs")),
         private_state: Some(home.state().join("agents")),
         caches: Some(home.state().join("caches")),
-        file_tools: file_tools(),
+        file_tools: own_program("file-tools"),
+        terminal_host: own_program("terminal-host"),
         ceiling: config.sandbox.ceiling.clone(),
         expose: config.sandbox.expose.clone(),
         guarded: own_directories(home),
@@ -204,9 +205,9 @@ pub fn own_directories(home: &SwitchboardHome) -> Vec<PathBuf> {
     std::iter::once(home.state().to_owned()).chain(config).collect()
 }
 
-/// Returns the `file-tools` beside this program.
-pub fn file_tools() -> Option<PathBuf> {
-    let beside = env::current_exe().ok()?.with_file_name("file-tools");
+/// Returns the program of Switchboard with this name, beside this one.
+pub fn own_program(name: &str) -> Option<PathBuf> {
+    let beside = env::current_exe().ok()?.with_file_name(name);
     beside.exists().then_some(beside)
 }
 

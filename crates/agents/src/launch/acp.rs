@@ -5,7 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use model::{ExpectedSession, McpServer, Mode, PermissionMode, SessionChoice, ToolChoice};
+use model::{ExpectedSession, McpServer, Mode, PermissionMode, PlanError, SessionChoice, ToolChoice};
 
 use super::{Draft, LaunchError, path_text};
 use crate::driver::{AcpImage, AcpServer, AcpSession, AcpSpec, DriverSpec, PermissionRule};
@@ -18,6 +18,9 @@ pub(super) fn write(draft: &mut Draft<'_>, rules: &AcpRules) -> Result<(), Launc
     }
     for (name, value) in &rules.set {
         draft.variable(name, value.clone());
+    }
+    if rules.needs_terminals {
+        start_by_terminal_host(draft)?;
     }
     let session = session(draft)?;
     let add_dirs = draft.spec.add_dirs.iter().map(|dir| path_text(dir).map(str::to_owned));
@@ -47,6 +50,19 @@ pub(super) fn write(draft: &mut Draft<'_>, rules: &AcpRules) -> Result<(), Launc
         usage: rules.usage,
     };
     draft.converse(&DriverSpec::Acp(spec));
+    Ok(())
+}
+
+/// Starts the agent by `terminal-host`, which runs the commands that it requests from its client.
+fn start_by_terminal_host(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
+    let agent = draft.spec.agent;
+    let host = draft.setup.host.terminal_host.as_ref().ok_or(LaunchError::NoTerminalHost { agent })?;
+    let path = draft.setup.program.clone();
+    let Some(program) = path.to_str().map(str::to_owned) else {
+        return Err(PlanError::NotUnicode { what: "program", path }.into());
+    };
+    draft.plan.program.clone_from(host);
+    draft.plan.args.insert(0, program);
     Ok(())
 }
 

@@ -103,11 +103,14 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     let host = &draft.setup.host;
     let added = draft.spec.add_dirs.iter().filter(|dir| **dir != draft.spec.cwd);
     let workspaces: Vec<PathBuf> = std::iter::once(&draft.spec.cwd).chain(added).cloned().collect();
-    // The sandbox has private temporary directories, and `file-tools` may be in one of the machine's. Inside of a workspace it is
-    // visible anyway, and may be the subject of the task.
+    let hosted_program = (draft.plan.program != setup.program).then(|| setup.program.clone());
+    let terminal_host = hosted_program.as_ref().and(host.terminal_host.as_ref());
+    // The sandbox has private temporary directories, and these programs may be in one of the machine's. Inside of a workspace they
+    // are visible anyway, and may be the subject of the task.
     let is_in_workspace =
         |program: &PathBuf| workspaces.iter().any(|directory| program.starts_with(directory));
-    let file_tools = host.file_tools.iter().filter(|program| !is_in_workspace(program));
+    let own_programs =
+        host.file_tools.iter().chain(terminal_host).filter(|program| !is_in_workspace(program));
     let checkout = draft.setup.checkout.iter();
     let borrowed = checkout.clone().flat_map(|checkout| &checkout.borrowed_objects);
     // A call in a subdirectory needs the repository around it.
@@ -127,7 +130,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
         checkout: checkout.map(|checkout| checkout.source.clone()).next(),
         visible: visible(draft)
             .into_iter()
-            .chain(file_tools.chain(borrowed).chain(around).cloned())
+            .chain(own_programs.chain(borrowed).chain(around).cloned())
             .collect(),
         workspaces,
         // Its own sandbox is off inside of ours, so it has no other means for read-only mode.
@@ -142,7 +145,7 @@ pub(super) fn confine(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
             _ => BTreeMap::new(),
         },
         caches: caches(draft, home.as_deref()),
-        hosted_program: None,
+        hosted_program,
         exposed: exposed(draft, home.as_deref()),
         programs: draft.setup.workspace.user_programs.clone(),
         settings_programs: draft.setup.workspace.settings_programs.clone(),

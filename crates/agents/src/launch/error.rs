@@ -9,8 +9,8 @@ use crate::{BadModelName, Version};
 /// The name of the option that a policy without a shell implies.
 pub(super) const NO_SHELL: &str = "policy without a shell";
 
-/// The remedy for a missing `file-tools`. A daemon searches for it only at startup.
-pub(crate) const WITH_FILE_TOOLS: &str = "install all of Switchboard (`cargo install --path crates/switchboard`), which installs it next to `switchboard`; a running daemon finds it after `switchboard stop --now`";
+/// The remedy for a missing program of Switchboard. A daemon searches for it only at startup.
+pub(crate) const INSTALL_ALL: &str = "install all of Switchboard (`cargo install --path crates/switchboard`), which installs it next to `switchboard`; a running daemon finds it after `switchboard stop --now`";
 
 /// A call that cannot be launched.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -173,6 +173,12 @@ pub enum LaunchError {
     /// `file-tools` is missing, so an agent without a shell has no file access.
     #[error("`file-tools` is not installed, and an agent without a shell needs it")]
     NoFileTools,
+    /// `terminal-host` is missing, so an agent that leaves its commands to the client cannot run any.
+    #[error("`terminal-host` is not installed, and {agent} needs it to run commands")]
+    NoTerminalHost {
+        /// The agent.
+        agent: AgentKind,
+    },
     /// An image that cannot be read.
     #[error("cannot use the image `{}`: {problem}", path.display())]
     Image {
@@ -286,7 +292,7 @@ impl LaunchError {
                 "list the hosts that the task needs (`--network github.com,…`); those of the vendor are added"
                     .to_owned()
             }
-            Self::NoFileTools => WITH_FILE_TOOLS.to_owned(),
+            Self::NoFileTools | Self::NoTerminalHost { .. } => INSTALL_ALL.to_owned(),
             Self::NoPrivateState => "configure one, or omit `private_state`".to_owned(),
             Self::Plan(error) => error.hint().to_owned(),
         }

@@ -65,7 +65,7 @@ impl Harness {
     pub async fn open_with(&self, change: impl FnOnce(&mut Settings)) -> JobService {
         let mut settings = self.settings();
         change(&mut settings);
-        JobService::open(settings).await.unwrap_or_else(|error| panic!("{error:?}"))
+        Box::pin(JobService::open(settings)).await.unwrap_or_else(|error| panic!("{error:?}"))
     }
 
     /// Returns a call to the scripted agent, one step per line.

@@ -17,6 +17,7 @@ fn at_home() -> LaunchSetup {
         private_state: Some("/state/agents".into()),
         caches: Some("/state/caches".into()),
         file_tools: Some("/bin/file-tools".into()),
+        terminal_host: Some("/bin/terminal-host".into()),
         ceiling: CallPolicy::off(),
         expose: vec!["/home/ana/exposed".into()],
         guarded: vec!["/state".into()],

@@ -1,10 +1,11 @@
 //! Agents without code of their own: those that speak the Agent Client Protocol, and plain commands.
 
 use agents::{
-    AcpRules, AcpSession, AcpSpec, AgentFeature, AgentProfile, AnswerRule, DriverSpec, LaunchRules,
-    PermissionRule, PlainRules, PlainSpec,
+    AcpRules, AcpSession, AcpSpec, AgentFeature, AgentProfile, AnswerRule, DriverSpec, HostConfig,
+    LaunchRules, PermissionRule, PlainRules, PlainSpec,
 };
 use model::{CallPolicy, InputMode, Preset, ProfileName};
+use std::path::Path;
 
 use super::*;
 
@@ -53,6 +54,42 @@ fn acp_agent_starts_with_the_first_request() {
     assert_eq!((&first["id"], &first["method"]), (&1.into(), &"initialize".into()));
     assert_eq!((acp.cwd.as_str(), acp.prompt.as_str(), acp.mode.as_deref()), ("/w", "hi", Some("yolo")));
     assert_eq!((acp.session, acp.permissions), (AcpSession::New, PermissionRule::Allow));
+}
+
+fn with_terminals() -> AgentProfile {
+    let rules = AcpRules { args: vec!["acp".to_owned()], needs_terminals: true, ..AcpRules::default() };
+    AgentProfile { launch: LaunchRules::Acp(rules), ..acp() }
+}
+
+fn hosted(spec: &CallSpec) -> Launch {
+    let host = HostConfig { terminal_host: Some("/opt/terminal-host".into()), ..HostConfig::default() };
+    let setup = LaunchSetup { profile: Arc::new(with_terminals()), host, ..setup() };
+    agents::launch(spec, &setup).unwrap()
+}
+
+#[test]
+fn agent_without_a_shell_is_started_by_terminal_host() {
+    let launch = hosted(&spec(MINE));
+    assert_eq!(launch.plan.program, Path::new("/opt/terminal-host"));
+    assert_eq!(launch.plan.args, ["/bin/agent", "acp"]);
+    let first: serde_json::Value = serde_json::from_slice(&launch.plan.input).unwrap();
+    assert_eq!(first["params"]["clientCapabilities"]["terminal"], true);
+}
+
+#[test]
+fn sandbox_shows_terminal_host_and_the_agent() {
+    let call = CallSpec { policy: CallPolicy::from(Preset::Workspace), ..spec(MINE) };
+    let model::Policy::Confined(confinement) = hosted(&call).plan.policy else { panic!("not confined") };
+    assert_eq!(confinement.hosted_program.as_deref(), Some(Path::new("/bin/agent")));
+    let mut roots = confinement.roots.iter().map(|root| root.path.as_path());
+    assert!(roots.any(|root| root == Path::new("/opt/terminal-host")), "{:?}", confinement.roots);
+}
+
+#[test]
+fn missing_terminal_host_is_an_error_with_a_hint() {
+    let error = launch_as(with_terminals(), &spec(MINE)).unwrap_err();
+    assert_eq!(error.to_string(), "`terminal-host` is not installed, and mine needs it to run commands");
+    assert!(error.hint().contains("cargo install"), "{}", error.hint());
 }
 
 #[test]
