@@ -152,6 +152,13 @@ impl Part {
                 "use `fail KIND`, or `--as claude`",
             ));
         }
+        let needs_terminal = |step: &script::ScriptStep| matches!(step, script::ScriptStep::Terminal(_));
+        if vendor != voice::VoiceVendor::Acp && steps.iter().any(needs_terminal) {
+            return Err(Mistake::new(
+                format!("step `terminal` cannot be played as `{}`, whose client has none", vendor.name()),
+                "use `--as acp`",
+            ));
+        }
         if !options.is_live && steps.iter().any(script::ScriptStep::is_live) {
             return Err(Mistake::new(
                 "steps `ask` and `request` need a client that answers",

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::args::RehearsalOptions;
 use crate::mistake::Mishap;
 use crate::opening::OpeningFault;
-use crate::voice::{VoiceVendor, new_session_id};
+use crate::voice::{ToolCall, ToolInput, VoiceVendor, new_session_id};
 use crate::wire::StandardStream;
 
 /// The models that a client can choose.
@@ -91,6 +91,35 @@ impl LiveClient {
             }
             self.waiting.push_back(message);
         }
+    }
+
+    /// Runs a command in a terminal of the client, as a use of the tool `Bash`.
+    pub(crate) fn run_in_terminal(&mut self, command: &str) -> Result<ToolCall, Mishap> {
+        let call = |failed: bool, result: &Value| ToolCall {
+            name: "Bash".to_owned(),
+            input: ToolInput::Command(command.to_owned()),
+            result: result.as_str().unwrap_or_default().to_owned(),
+            failed,
+        };
+        let shell = json!({ "command": "/bin/sh", "args": ["-c", command], "cwd": crate::sight::working_directory() });
+        let created = self.ask("terminal/create", shell)?;
+        let terminal = &created["result"]["terminalId"];
+        if terminal.is_null() {
+            return Ok(call(true, &created["error"]["message"]));
+        }
+        let terminal = json!({ "terminalId": terminal });
+        let exit = self.ask("terminal/wait_for_exit", terminal.clone())?;
+        let output = self.ask("terminal/output", terminal.clone())?;
+        self.ask("terminal/release", terminal)?;
+        Ok(call(exit["result"]["exitCode"] != 0, &output["result"]["output"]))
+    }
+
+    /// Sends a request about the session, and returns the reply.
+    fn ask(&mut self, method: &str, mut params: Value) -> Result<Value, Mishap> {
+        let id = self.next_request();
+        params["sessionId"] = json!(self.session);
+        print(&format!("{}\n", json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })))?;
+        self.wait_for_reply(&id)
     }
 
     fn next_message(&mut self) -> Result<Option<Value>, Mishap> {

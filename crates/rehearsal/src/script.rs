@@ -36,6 +36,8 @@ pub(crate) enum ScriptStep {
     Ask(ToolCall),
     /// Sends a request of this method to the client.
     Request(String),
+    /// Runs a command in a terminal of the client.
+    Terminal(String),
     StandardStream {
         pieces: u64,
         bytes: usize,
@@ -85,7 +87,7 @@ pub(crate) enum ScriptStep {
 impl ScriptStep {
     /// Returns whether the step needs a client that answers.
     pub(crate) fn is_live(&self) -> bool {
-        matches!(self, Self::Ask(_) | Self::Request(_))
+        matches!(self, Self::Ask(_) | Self::Request(_) | Self::Terminal(_))
     }
 }
 
@@ -146,6 +148,9 @@ pub(crate) const STEPS: &[StepEntry] = &[
     }),
     row("request", "request METHOD", "send a request to the client and print the reply (live only)", |w| {
         Ok(ScriptStep::Request(w.word("METHOD")?))
+    }),
+    row("terminal", "terminal COMMAND", "run COMMAND in a terminal of the client (acp only)", |w| {
+        Ok(ScriptStep::Terminal(w.some_text("COMMAND")?))
     }),
     row("stream", "stream N BYTES EVERY", "print N chunks of BYTES each, one per EVERY", |w| {
         let pieces = w.number("N", 1_000_000)?;

@@ -117,6 +117,13 @@ impl<'a> RehearsalStage<'a> {
             }
             ScriptStep::Ask(call) => self.perform(|voice, out| voice.deny(&call.name, out)),
             ScriptStep::Request(method) => self.request(&method)?,
+            ScriptStep::Terminal(command) => {
+                self.flush()?;
+                if let Some(client) = &mut self.client {
+                    let call = client.run_in_terminal(&command)?;
+                    self.perform(|voice, out| voice.tool(&call, out));
+                }
+            }
             ScriptStep::StandardStream { pieces, bytes, every } => self.stream(pieces, bytes, every)?,
             ScriptStep::RetryNotice { status } => self.retry_notice(status)?,
             ScriptStep::Background { change, task } => {

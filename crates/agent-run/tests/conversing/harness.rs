@@ -1,5 +1,6 @@
 //! One conversation: its plan, its run, and its end.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use agent_run::{Expectation, RunEnd, RunFollower, RunStep};
@@ -8,12 +9,15 @@ use agents::{
     PermissionRule, UsageReport,
 };
 use model::{
-    AgentEvent, AgentKind, ExpectedSession, Failure, FailureKind, InputMode, Limits, Outcome, RunPlan,
-    TreeEnd, Verdict,
+    AgentEvent, AgentKind, ExpectedSession, Failure, FailureKind, InputMode, Limits, Outcome, Policy,
+    RunPlan, TreeEnd, Verdict,
 };
 use serde_json::json;
 use supervisor::{Run, Supervisor};
 use tempfile::TempDir;
+
+/// The first argument of this program as `terminal-host`.
+pub const TERMINAL_HOST: &str = "--terminal-host";
 
 /// The timeout of a test.
 const LONG: Duration = Duration::from_mins(1);
@@ -66,7 +70,7 @@ impl LiveProtocol {
         }
     }
 
-    fn spec(self, prompt: String, session: Option<&str>) -> DriverSpec {
+    fn spec(self, prompt: String, session: Option<&str>, has_terminals: bool) -> DriverSpec {
         match self {
             Self::Acp => DriverSpec::Acp(AcpSpec {
                 cwd: "/".to_owned(),
@@ -79,7 +83,7 @@ impl LiveProtocol {
                 effort: None,
                 mode: None,
                 permissions: PermissionRule::Allow,
-                has_terminals: false,
+                has_terminals,
                 usage: UsageReport::PerPrompt,
             }),
             Self::AppServer => DriverSpec::CodexAppServer(AppServerSpec {
@@ -100,27 +104,38 @@ pub struct Conversation {
     /// Faults before the prompt.
     pub opening: &'static [&'static str],
     /// The steps, one per line.
-    pub script: &'static str,
+    pub script: String,
     /// Plain text before the steps.
     pub text: String,
     pub session: Option<&'static str>,
     pub limits: Limits,
     pub patience: Patience,
+    /// The agent is started by `terminal-host`.
+    pub has_terminals: bool,
+    /// The working directory.
+    pub cwd: PathBuf,
+    pub policy: Policy,
 }
 
 impl Conversation {
-    pub fn new(protocol: LiveProtocol, script: &'static str) -> Self {
+    pub fn new(protocol: LiveProtocol, script: impl Into<String>) -> Self {
         let limits = Limits { wall: Some(LONG), grace: Duration::from_millis(300), ..Limits::default() };
         let (opening, text, session, patience) = (&[][..], String::new(), None, Patience::default());
-        Self { protocol, opening, script, text, session, limits, patience }
+        let (has_terminals, cwd, policy) = (false, PathBuf::from("/"), Policy::Off);
+        let script = script.into();
+        Self { protocol, opening, script, text, session, limits, patience, has_terminals, cwd, policy }
     }
 
     fn plan(&self) -> RunPlan {
         let steps = self.script.lines().map(|step| format!("@rehearse {}\n", step.trim()));
         let prompt = format!("{}\n{}", self.text, steps.collect::<String>());
-        let spec = self.protocol.spec(prompt.clone(), self.session);
+        let spec = self.protocol.spec(prompt.clone(), self.session, self.has_terminals);
+        let program = std::env::current_exe().unwrap();
         let openings = self.opening.iter().flat_map(|fault| ["--opening", fault]);
-        let args = [rehearsal::CUE].into_iter().chain(self.protocol.args().iter().copied()).chain(openings);
+        let hosting = [TERMINAL_HOST, program.to_str().unwrap()];
+        let hosting = hosting.into_iter().filter(|_| self.has_terminals);
+        let args =
+            hosting.chain([rehearsal::CUE]).chain(self.protocol.args().iter().copied()).chain(openings);
         let input = match self.protocol {
             LiveProtocol::Claude => {
                 let message = json!({ "type": "user", "message": { "role": "user", "content": prompt } });
@@ -134,7 +149,8 @@ impl Conversation {
             input_mode: InputMode::Open,
             driver: serde_json::to_vec(&spec).unwrap(),
             limits: self.limits.clone(),
-            ..RunPlan::new(std::env::current_exe().unwrap(), "/")
+            policy: self.policy.clone(),
+            ..RunPlan::new(&program, &self.cwd)
         }
     }
 

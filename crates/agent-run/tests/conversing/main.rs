@@ -1,11 +1,12 @@
 //! Conversations with the scripted agent over each live protocol, with its faults.
 //!
-//! This binary is its own supervisor and its own agent.
+//! This binary is its own supervisor, its own agent and its own `terminal-host`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails on the spot")]
 
 mod faults;
 mod harness;
 mod owners;
+mod terminals;
 mod turns;
 
 use std::process::ExitCode;
@@ -24,7 +25,11 @@ fn main() -> ExitCode {
     if rehearsal::is_cued() {
         return rehearsal::main();
     }
-    let tests = [turns::TESTS, faults::TESTS, owners::TESTS].into_iter().flatten();
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == harness::TERMINAL_HOST) {
+        return terminal_host::run(args);
+    }
+    let tests = [turns::TESTS, faults::TESTS, owners::TESTS, terminals::TESTS].into_iter().flatten();
     let trials = tests.flat_map(|&(name, protocols, body)| {
         protocols.iter().map(move |&protocol| {
             Trial::test(format!("{name}::{}", protocol.name()), move || {
