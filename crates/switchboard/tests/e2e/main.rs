@@ -12,6 +12,7 @@ mod disk;
 mod fake_daemon;
 mod greeting;
 mod harness;
+mod hosted_terminals;
 mod hosts;
 mod kills;
 mod manual;
