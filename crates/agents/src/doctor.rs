@@ -29,7 +29,8 @@ pub use sandbox::SandboxPrimitives;
 pub use workspaces::KnownWorkspaces;
 
 use crate::{
-    AgentFeature, AgentProfile, AgentProfiles, Capabilities, ProfileSupport, Version, VersionSupport,
+    AgentFeature, AgentProfile, AgentProfiles, Capabilities, LaunchRules, ProfileSupport, Version,
+    VersionSupport,
 };
 
 /// The inputs of a check.
@@ -340,6 +341,12 @@ fn find_agent_with(agent: AgentKind, lookup: &Lookup, cache: &mut ProbeCache) ->
         check.findings.push(not_found(&profile, lookup));
         return check;
     };
+    if matches!(&profile.launch, LaunchRules::Acp(rules) if rules.needs_terminals)
+        && find_own("terminal-host", lookup).is_none()
+    {
+        let problem = format!("`terminal-host` is not installed, and {agent} needs it to run commands");
+        check.findings.push(Finding::blocking(problem, crate::launch::INSTALL_ALL));
+    }
     if profile.version_args.is_empty() {
         return check;
     }

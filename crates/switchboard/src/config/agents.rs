@@ -82,6 +82,12 @@ impl AgentTable<'_> {
         {
             return Err(self.bad(key, "omitted: only an agent with `command` has it", "set"));
         }
+        if let Some(Value::Flag(terminals)) = self.keys.get("terminals") {
+            let LaunchRules::Acp(rules) = &mut profile.launch else {
+                return Err(self.bad("terminals", "omitted: only an agent that speaks ACP has it", "set"));
+            };
+            rules.needs_terminals = *terminals;
+        }
         self.add_options(&mut profile)?;
         Ok(profile)
     }

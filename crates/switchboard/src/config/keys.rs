@@ -340,6 +340,12 @@ pub const KEYS: &[ConfigKey] = &[
         "Command of an agent that speaks the Agent Client Protocol, as a list of program and arguments. See [agents.md](agents.md#your-own-agent).",
     ),
     key(
+        "agents.<agent>.terminals",
+        ValueKind::Flag,
+        KeyDefault::Flag(false),
+        "The agent with `acp` runs its commands through its client. Switchboard runs them, in the same sandbox.",
+    ),
+    key(
         "agents.<agent>.command",
         ValueKind::Texts,
         KeyDefault::NotSet,

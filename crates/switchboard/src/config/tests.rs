@@ -296,10 +296,10 @@ fn profile(text: &str, agent: &str) -> std::sync::Arc<AgentProfile> {
 
 #[test]
 fn own_agent_needs_three_lines() {
-    let mine = profile("[agents.mine]\nacp = [\"my-agent\", \"acp\"]\n", "mine");
+    let mine = profile("[agents.mine]\nacp = [\"my-agent\", \"acp\"]\nterminals = true\n", "mine");
     assert_eq!((mine.program.as_str(), mine.support), ("my-agent", ProfileSupport::Custom));
     let LaunchRules::Acp(rules) = &mine.launch else { panic!("{mine:?}") };
-    assert_eq!(rules.args, ["acp"]);
+    assert_eq!((&rules.args[..], rules.needs_terminals), (&["acp".to_owned()][..], true));
     let text = "[agents.aider]\ncommand = [\"~/bin/aider\", \"--message-file\", \"{prompt_file}\"]\nanswer = \"last-line\"\n\
                 model = [\"--model\", \"{model}\"]\ndefault_model = \"gpt-9\"\nenv = [\"OPENAI_API_KEY\"]\nhosts = [\"api.openai.com\"]\n\
                 state_dirs = [\"~/.aider\"]\ndescription = \"small edits\"\n";
@@ -374,6 +374,11 @@ fn invalid_agent_is_reported_with_its_line() {
             "[agents.a]\nacp = [\"x\"]\nhosts = [\"https://x\"]\n",
             3,
             "`agents.a.hosts` must be a list of hosts",
+        ),
+        (
+            "[agents.a]\ncommand = [\"x\"]\nterminals = true\n",
+            3,
+            "`agents.a.terminals` must be omitted: only an agent that speaks ACP has it",
         ),
         (
             "[agents.codex]\ncommand = [\"x\"]\n",
