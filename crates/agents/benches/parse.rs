@@ -12,8 +12,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use agents::{
-    AcpSession, AcpSpec, AppServerSpec, AppServerThread, Driver, DriverSpec, ParseLimits, PermissionRule,
-    UsageReport,
+    AcpSession, AcpSpec, AppServerSpec, AppServerThread, Driver, DriverSpec, ModelErrorReport, ParseLimits,
+    PermissionRule, UsageReport,
 };
 use model::AgentEvent;
 use serde::Deserialize;
@@ -75,6 +75,7 @@ fn streams() -> io::Result<Vec<AgentStream>> {
         permissions: PermissionRule::Allow,
         has_terminals: false,
         usage: UsageReport::Unknown,
+        errors: ModelErrorReport::default(),
     });
     let app_server = DriverSpec::CodexAppServer(AppServerSpec {
         thread: AppServerThread::New,

@@ -26,7 +26,7 @@ use std::time::Duration;
 use model::{AgentEvent, AgentText, RawJson, ToolOutput, Unreadable};
 
 use acp::Acp;
-pub use acp::{AcpImage, AcpServer, AcpSession, AcpSpec, PermissionRule, UsageReport};
+pub use acp::{AcpImage, AcpServer, AcpSession, AcpSpec, ModelErrorReport, PermissionRule, UsageReport};
 use app_server::AppServer;
 pub use app_server::{AppServerSpec, AppServerThread};
 pub use background::TaskTracker;

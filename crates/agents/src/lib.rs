@@ -38,8 +38,8 @@ mod workspace;
 
 pub use driver::{
     AcpImage, AcpServer, AcpSession, AcpSpec, AnswerRule, AppServerSpec, AppServerThread, Driver, DriverSpec,
-    ExitRule, ParseLimits, PermissionRule, PlainSpec, RefusedErrno, RefusedPath, RefusedPaths, ReportedError,
-    ReportedErrorCode, ReportedResult, Summary, TaskTracker, UsageReport,
+    ExitRule, ModelErrorReport, ParseLimits, PermissionRule, PlainSpec, RefusedErrno, RefusedPath,
+    RefusedPaths, ReportedError, ReportedErrorCode, ReportedResult, Summary, TaskTracker, UsageReport,
 };
 pub use early_stop::{EarlyStop, Patience, early_stop};
 pub use environment::{DefaultVariables, environment, forbidden_variable};

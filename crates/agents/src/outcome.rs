@@ -120,6 +120,11 @@ fn exit(run: &FinishedRun<'_>) -> Option<Exit> {
 fn verdict(run: &FinishedRun<'_>, mismatch: Option<&SessionMismatch>) -> Verdict {
     let failure = match (&run.summary.reported, &run.report.end) {
         (Some(ReportedResult::Done), _) => contradicted_success(run, mismatch),
+        (Some(ReportedResult::Failed(error)), end)
+            if error.code == ReportedErrorCode::Canceled && *end != End::Exited =>
+        {
+            Some(failure_from_outside(run, end))
+        }
         (Some(ReportedResult::Failed(error)), _) => Some(reported_failure(run, error)),
         (Some(ReportedResult::Unreadable(why)), End::Exited) => {
             let message = format!("the agent's result cannot be parsed: {why}");
@@ -263,7 +268,7 @@ fn reported_failure(run: &FinishedRun<'_>, error: &ReportedError) -> Failure {
         ReportedErrorCode::Auth => FailureKind::Auth,
         ReportedErrorCode::SessionNotFound => FailureKind::SessionNotFound,
         ReportedErrorCode::UnsupportedOption => FailureKind::UnsupportedOption,
-        ReportedErrorCode::CutOff => FailureKind::Incomplete,
+        ReportedErrorCode::CutOff | ReportedErrorCode::Canceled => FailureKind::Incomplete,
         ReportedErrorCode::Protocol => FailureKind::ProtocolError,
         ReportedErrorCode::Other => {
             let by_status = error.http_status.or_else(|| exit_status(run)).and_then(kind_from_status);

@@ -9,7 +9,7 @@ use model::AgentKind;
 use serde::Serialize;
 
 use crate::DefaultVariables;
-use crate::driver::{AnswerRule, UsageReport};
+use crate::driver::{AnswerRule, ModelErrorReport, UsageReport};
 use crate::prompt_limit::PromptLimit;
 use crate::version::TestedRange;
 
@@ -103,10 +103,14 @@ pub struct AcpRules {
     pub args: Vec<String>,
     /// Variables that it needs to run unattended.
     pub set: BTreeMap<String, String>,
-    /// The mode of a session in which it asks for no permission.
+    /// Variables that make it ignore the settings of an untrusted workspace.
+    pub set_untrusted: BTreeMap<String, String>,
+    /// The mode of a session that runs unattended. `None`: the default mode does. It may still ask for permissions.
     pub unattended_mode: Option<String>,
     /// The meaning of its token counts.
     pub usage: UsageReport,
+    /// The report of a failed request to the model.
+    pub errors: ModelErrorReport,
     /// It runs its commands through the client.
     pub needs_terminals: bool,
 }

@@ -180,8 +180,8 @@ pub use agent_provider::AgentProvider;
 pub use agent_spec::{Access, AgentSpec, FileVerb};
 pub use agents::{
     AcpRules, AgentFeature, AgentProfile, AgentProfiles, AnswerRule, DefaultVariables, KeptRule, LaunchRules,
-    LoginRule, ModelTable, ModelTables, PlainRules, ProfileSupport, PromptLimit, StateRule, StateVariable,
-    UsageReport,
+    LoginRule, ModelErrorReport, ModelTable, ModelTables, PlainRules, ProfileSupport, PromptLimit, StateRule,
+    StateVariable, UsageReport,
 };
 pub use answer::NO_ANSWER;
 pub use backend::run_if_asked;

@@ -85,6 +85,7 @@ impl LiveProtocol {
                 permissions: PermissionRule::Allow,
                 has_terminals,
                 usage: UsageReport::PerPrompt,
+                errors: agents::ModelErrorReport::Reply,
             }),
             Self::AppServer => DriverSpec::CodexAppServer(AppServerSpec {
                 thread: session.map_or(AppServerThread::New, |id| AppServerThread::Resume(id.to_owned())),

@@ -26,7 +26,9 @@ use super::outbox::Outbox;
 use super::summary::{ReportedError, ReportedErrorCode, Summary};
 use super::{Lost, unknown};
 use handshake::AgentOffer;
+use handshake::Choice;
 pub use permission::PermissionRule;
+pub use turn::ModelErrorReport;
 use turn::Turn;
 pub use usage::UsageReport;
 
@@ -79,6 +81,9 @@ pub struct AcpSpec {
     pub has_terminals: bool,
     /// The meaning of the agent's token counts.
     pub usage: UsageReport,
+    /// The report of a failed request to the model.
+    #[serde(default, skip_serializing_if = "ModelErrorReport::is_reply")]
+    pub errors: ModelErrorReport,
 }
 
 /// The session of a conversation.
@@ -120,8 +125,8 @@ enum Step {
     Opening,
     /// The agent replays a loaded session, also after its reply.
     Settling,
-    /// This option of the plan was sent.
-    Configuring(usize),
+    /// The request for this option was sent.
+    Configuring(usize, &'static str),
     Prompting,
     Ended,
 }
@@ -134,8 +139,8 @@ pub(super) struct Acp {
     session: String,
     /// The fence after a replay was requested.
     has_fence: bool,
-    /// The requests that set the options of the session.
-    plan: Vec<(&'static str, Value)>,
+    /// The options of the session, as the agent last listed them: an option may depend on the value of another one.
+    options: Value,
     turn: Turn,
 }
 
@@ -153,8 +158,8 @@ impl Acp {
             offer: AgentOffer::default(),
             session: String::new(),
             has_fence: false,
-            plan: Vec::new(),
-            turn: Turn::new(spec.usage),
+            options: Value::Null,
+            turn: Turn::new(spec.usage, spec.errors),
         }
     }
 
@@ -234,10 +239,17 @@ impl Acp {
             }
             // An error as a rule. Either way, the replay has ended.
             (Some(FENCE), Step::Settling, _) => self.configure(0, context),
-            (Some(id), Step::Configuring(at), outcome) if id == CONFIGURE + at as u64 => match outcome {
-                Ok(_) => self.configure(at + 1, context),
-                Err(error) => self.fail(handshake::not_configured(self.plan[at].0, &error), context),
-            },
+            (Some(id), Step::Configuring(at, method), outcome) if id == CONFIGURE + at as u64 => {
+                match outcome {
+                    Ok(mut result) => {
+                        if result["configOptions"].is_array() {
+                            self.options["configOptions"] = result["configOptions"].take();
+                        }
+                        self.configure(at + 1, context);
+                    }
+                    Err(error) => self.fail(handshake::not_configured(method, &error), context),
+                }
+            }
             (Some(PROMPT), Step::Prompting, outcome) => {
                 self.step = Step::Ended;
                 self.turn.answered(&outcome, context);
@@ -277,10 +289,7 @@ impl Acp {
             mcp_servers: Vec::new(),
         });
         self.session = session;
-        match handshake::plan(&self.spec, &self.session, result) {
-            Ok(plan) => self.plan = plan,
-            Err(failure) => return self.fail(failure, context),
-        }
+        self.options = result.clone();
         if self.offer.replays(&self.spec.session) {
             // The agent may go on replaying. The request for the fence follows a silence.
             self.step = Step::Settling;
@@ -289,11 +298,15 @@ impl Acp {
         }
     }
 
-    /// Sends the next option of the plan, or the prompt.
-    fn configure(&mut self, at: usize, context: &mut MessageContext<'_>) {
-        if let Some((method, params)) = self.plan.get(at) {
-            self.step = Step::Configuring(at);
-            return context.handshake(CONFIGURE + at as u64, method, params);
+    /// Sets the next option from this one on that has another value, or sends the prompt.
+    fn configure(&mut self, from: usize, context: &mut MessageContext<'_>) {
+        match self.next_option(from) {
+            Ok(None) => {}
+            Ok(Some((at, method, params))) => {
+                self.step = Step::Configuring(at, method);
+                return context.handshake(CONFIGURE + at as u64, method, &params);
+            }
+            Err(failure) => return self.fail(failure, context),
         }
         self.step = Step::Prompting;
         context.summary.unanswered = None;
@@ -305,6 +318,19 @@ impl Acp {
         let text = json!({ "type": "text", "text": self.spec.prompt });
         let prompt: Vec<Value> = images.chain([text]).collect();
         context.request(PROMPT, "session/prompt", &json!({ "sessionId": self.session, "prompt": prompt }));
+    }
+
+    /// Returns the request for the next option that has another value, and the number of that option.
+    fn next_option(&self, from: usize) -> Result<Option<(usize, &'static str, Value)>, ReportedError> {
+        let AcpSpec { mode, model, effort, .. } = &self.spec;
+        let wanted = [(&Choice::MODE, mode), (&Choice::MODEL, model), (&Choice::EFFORT, effort)];
+        for (at, (choice, value)) in wanted.into_iter().enumerate().skip(from) {
+            let Some(value) = value else { continue };
+            if let Some((method, params)) = handshake::choose(&self.session, &self.options, choice, value)? {
+                return Ok(Some((at, method, params)));
+            }
+        }
+        Ok(None)
     }
 
     fn fail(&mut self, failure: ReportedError, context: &mut MessageContext<'_>) {

@@ -145,6 +145,8 @@ pub enum ReportedErrorCode {
     UnsupportedOption,
     /// The turn ended before the answer was complete.
     CutOff,
+    /// The agent canceled the turn, which it also does when it is terminated.
+    Canceled,
     /// The agent violated its protocol.
     Protocol,
     /// Any other failure.

@@ -5,7 +5,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use model::{ExpectedSession, McpServer, Mode, PermissionMode, PlanError, SessionChoice, ToolChoice};
+use model::{
+    CallSpec, ExpectedSession, McpServer, Mode, PermissionMode, PlanError, SessionChoice, SettingSource,
+    SettingsChoice, ToolChoice,
+};
 
 use super::{Draft, LaunchError, path_text};
 use crate::driver::{AcpImage, AcpServer, AcpSession, AcpSpec, DriverSpec, PermissionRule};
@@ -21,6 +24,11 @@ pub(super) fn write(draft: &mut Draft<'_>, rules: &AcpRules) -> Result<(), Launc
     }
     if rules.needs_terminals {
         start_by_terminal_host(draft)?;
+    }
+    if is_untrusted(draft.spec) {
+        for (name, value) in &rules.set_untrusted {
+            draft.variable(name, value.clone());
+        }
     }
     let session = session(draft)?;
     let add_dirs = draft.spec.add_dirs.iter().map(|dir| path_text(dir).map(str::to_owned));
@@ -48,6 +56,7 @@ pub(super) fn write(draft: &mut Draft<'_>, rules: &AcpRules) -> Result<(), Launc
         permissions: if is_read_only { PermissionRule::ReadOnly } else { PermissionRule::Allow },
         has_terminals: rules.needs_terminals,
         usage: rules.usage,
+        errors: rules.errors,
     };
     draft.converse(&DriverSpec::Acp(spec));
     Ok(())
@@ -64,6 +73,13 @@ fn start_by_terminal_host(draft: &mut Draft<'_>) -> Result<(), LaunchError> {
     draft.plan.program.clone_from(host);
     draft.plan.args.insert(0, program);
     Ok(())
+}
+
+/// Returns whether the settings of the workspace would run code in a sandboxed agent, with access to its key.
+fn is_untrusted(spec: &CallSpec) -> bool {
+    let is_trusted =
+        matches!(&spec.settings, SettingsChoice::Only(sources) if sources.contains(&SettingSource::Project));
+    !spec.policy.is_off() && !is_trusted
 }
 
 fn check(draft: &Draft<'_>) -> Result<(), LaunchError> {

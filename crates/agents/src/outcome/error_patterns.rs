@@ -48,6 +48,7 @@ const PHRASES: &[(&str, Phrase)] = &[
     ("please run /login", Phrase::Auth),
     ("invalid api key", Phrase::Auth),
     ("api key not valid", Phrase::Auth),
+    ("incorrect api key", Phrase::Auth),
     ("failed to authenticate", Phrase::Auth),
     ("unauthorized", Phrase::Auth),
     ("unauthenticated", Phrase::Auth),

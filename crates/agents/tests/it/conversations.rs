@@ -1,6 +1,7 @@
 //! Drivers that talk to their agents: what they send, and that a process which continues a conversation sends nothing twice.
 
 mod acp;
+mod acp_failures;
 mod app_server;
 mod replay;
 

@@ -5,7 +5,10 @@ mod counters;
 mod refusals;
 mod unreadable;
 
-use agents::{Driver, DriverSpec, EarlyStop, FinishedRun, ParseLimits, Summary, judge};
+use agents::{
+    Driver, DriverSpec, EarlyStop, FinishedRun, ParseLimits, ReportedError, ReportedErrorCode,
+    ReportedResult, Summary, judge,
+};
 use model::{
     AgentKind, Deadline, End, Exit, ExpectedSession, FailureKind, NotStarted, NotStartedReason, Outcome,
     RunReport, SandboxReport, Totals, TreeEnd, TreeUsage,
@@ -49,6 +52,10 @@ impl Run {
     }
 
     fn outcome(&self) -> Outcome {
+        self.outcome_of(&self.summary())
+    }
+
+    fn outcome_of(&self, summary: &Summary) -> Outcome {
         let report = RunReport {
             end: self.end.clone(),
             exit: Some(Exit::Code(self.code)),
@@ -64,7 +71,7 @@ impl Run {
         };
         judge(&FinishedRun {
             agent: self.agent,
-            summary: &self.summary(),
+            summary,
             report: &report,
             stderr_tail: self.stderr,
             session: &self.session,
@@ -120,6 +127,27 @@ fn reported_success_survives_stop() {
             assert!(outcome.is_success(), "{end} {code}");
             assert_eq!((outcome.text.as_str(), outcome.model.as_deref()), ("fine", Some("asked-for")));
         }
+    }
+}
+
+#[test]
+fn turn_canceled_at_a_deadline_fails_with_the_deadline() {
+    let canceled = ReportedError {
+        code: ReportedErrorCode::Canceled,
+        http_status: None,
+        message: "the agent canceled the turn".to_owned(),
+    };
+    let run = Run::of(AgentKind::Claude, "");
+    let wall = Deadline::Wall;
+    for (end, expected) in [
+        (End::Deadline { which: wall }, FailureKind::Deadline { which: wall }),
+        (End::Stopped, FailureKind::Stopped),
+        (End::Exited, FailureKind::Incomplete),
+    ] {
+        let mut summary = run.summary();
+        summary.reported = Some(ReportedResult::Failed(canceled.clone()));
+        let outcome = Run { end, ..Run::of(AgentKind::Claude, "") }.outcome_of(&summary);
+        assert_eq!(outcome.failure().unwrap().kind, expected);
     }
 }
 

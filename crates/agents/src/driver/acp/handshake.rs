@@ -9,7 +9,7 @@ use crate::driver::json_rpc::RpcError;
 use crate::driver::summary::{ReportedError, ReportedErrorCode};
 
 /// The code for a request that needs a login.
-const AUTH_REQUIRED: i64 = -32000;
+pub(super) const AUTH_REQUIRED: i64 = -32000;
 /// The number of names that a message lists.
 const MAX_LISTED: usize = 12;
 
@@ -124,27 +124,8 @@ fn server(server: &AcpServer) -> Value {
     json!({ "name": server.name, "command": server.command, "args": server.args, "env": [] })
 }
 
-/// Returns the requests that set the options of an opened session, and rejects values that it does not offer.
-pub(super) fn plan(
-    spec: &AcpSpec,
-    session: &str,
-    opened: &Value,
-) -> Result<Vec<(&'static str, Value)>, ReportedError> {
-    let mut plan = Vec::new();
-    if let Some(mode) = &spec.mode {
-        plan.extend(choose(session, opened, &Choice::MODE, mode)?);
-    }
-    if let Some(model) = &spec.model {
-        plan.extend(choose(session, opened, &Choice::MODEL, model)?);
-    }
-    if let Some(effort) = &spec.effort {
-        plan.extend(choose(session, opened, &Choice::EFFORT, effort)?);
-    }
-    Ok(plan)
-}
-
 /// An option of a session: as a category of configuration options, or in the form of earlier versions of the protocol.
-struct Choice {
+pub(super) struct Choice {
     name: &'static str,
     category: &'static str,
     /// The field of the reply, the list in it, the id in an entry, the current id, the request and its parameter.
@@ -152,12 +133,12 @@ struct Choice {
 }
 
 impl Choice {
-    const MODE: Self = Self {
+    pub(super) const MODE: Self = Self {
         name: "mode",
         category: "mode",
         earlier: Some(("modes", "availableModes", "id", "currentModeId", "session/set_mode", "modeId")),
     };
-    const MODEL: Self = Self {
+    pub(super) const MODEL: Self = Self {
         name: "model",
         category: "model",
         earlier: Some((
@@ -169,11 +150,11 @@ impl Choice {
             "modelId",
         )),
     };
-    const EFFORT: Self = Self { name: "effort", category: "thought_level", earlier: None };
+    pub(super) const EFFORT: Self = Self { name: "effort", category: "thought_level", earlier: None };
 }
 
-/// Returns the request that sets an option, or `None` if it has the value already.
-fn choose(
+/// Returns the request that sets an option, or `None` if it has the value already. Rejects a value that is not offered.
+pub(super) fn choose(
     session: &str,
     opened: &Value,
     choice: &Choice,
@@ -272,6 +253,8 @@ fn is_unknown_session(error: &RpcError, id: &str) -> bool {
         "invalid",
         "no such",
         "failed to load",
+        // The only message of opencode.
+        "service failure",
     ]
     .iter()
     .any(|phrase| text.contains(phrase));

@@ -135,6 +135,7 @@ impl Acp {
         }
         summary.login_refusals = 0;
         summary.is_retrying = false;
+        self.turn.note_text(&text);
         summary.add_delta(&text);
         on_event(AgentEvent::Text { text, part: TextPart::Partial, within: None });
     }
@@ -146,6 +147,7 @@ impl Acp {
         on_event: &mut impl FnMut(AgentEvent<'_>),
     ) {
         summary.end_text();
+        self.turn.note_tool();
         let Some(id) = &update.tool else { return };
         let key = summary::name(id);
         if !self.turn.tools.contains_key(&key) && self.turn.tools.len() >= MAX_OPEN_TOOLS {
@@ -206,7 +208,8 @@ fn end_tool(
     on_event: &mut impl FnMut(AgentEvent<'_>),
 ) {
     let terminal_code = terminal.as_ref().and_then(|terminal| terminal.exit_code);
-    let exit_code = update.output.and_then(exit_code).or(terminal_code);
+    let exit_code =
+        update.output.and_then(exit_code).or_else(|| update.meta.and_then(exit_code)).or(terminal_code);
     let output = match (output_of(update), terminal) {
         (ToolOutput::Nothing | ToolOutput::Json(_), Some(terminal)) => ToolOutput::Text(terminal.text.into()),
         (output, _) => output,
@@ -257,7 +260,7 @@ fn first_text(content: &[u8]) -> Option<AgentText<'_>> {
     read.ok().and(found)
 }
 
-/// Returns the exit code in a raw output, at the top or one level below.
+/// Returns the exit code in a raw output or in its metadata, at the top or one level below.
 fn exit_code(raw: &[u8]) -> Option<i32> {
     fn is_code(key: &[u8]) -> bool {
         matches!(key, b"exitCode" | b"exit_code" | b"exit")
@@ -268,7 +271,7 @@ fn exit_code(raw: &[u8]) -> Option<i32> {
             code = value.integer()?.or(code);
             Ok(())
         }
-        b"metadata" => value.object_if(|key, value| {
+        b"metadata" | b"terminal_exit" => value.object_if(|key, value| {
             if is_code(key) {
                 code = value.integer()?.or(code);
                 return Ok(());

@@ -1,19 +1,19 @@
 //! The Agent Client Protocol, with the deviations of real agents.
 
 use agents::{
-    AcpImage, AcpServer, AcpSession, AcpSpec, DriverSpec, PermissionRule, ReportedErrorCode, ReportedResult,
-    UsageReport,
+    AcpImage, AcpServer, AcpSession, AcpSpec, DriverSpec, ModelErrorReport, PermissionRule,
+    ReportedErrorCode, ReportedResult, UsageReport,
 };
 use model::{AgentEvent, ToolOutput, Usage};
 use serde_json::json;
 
 use super::{Course, converse};
 
-const INITIALIZED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"promptCapabilities":{"image":true},"sessionCapabilities":{"resume":{},"fork":{},"additionalDirectories":{}}},"agentInfo":{"name":"OpenCode","version":"1.18.33"},"authMethods":[{"id":"login","name":"Login","description":"Run `opencode auth login`"}]}}"#;
+pub const INITIALIZED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"promptCapabilities":{"image":true},"sessionCapabilities":{"resume":{},"fork":{},"additionalDirectories":{}}},"agentInfo":{"name":"OpenCode","version":"1.18.33"},"authMethods":[{"id":"login","name":"Login","description":"Run `opencode auth login`"}]}}"#;
 /// An agent that replays a session to load it.
 const LOADS_ONLY: &str =
     r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}"#;
-const OPENED: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"ses_1","configOptions":[{"id":"m","category":"model","currentValue":"openai/small","options":[{"value":"openai/small","name":"Small"},{"value":"openai/large","name":"Large"}]},{"id":"t","category":"thought_level","currentValue":"low","options":[{"value":"low","name":"Low"},{"value":"high","name":"High"}]},{"id":"mode","category":"mode","currentValue":"default","options":[{"value":"default","name":"Ask"},{"value":"yolo","name":"YOLO"}]}]}}"#;
+pub const OPENED: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"ses_1","configOptions":[{"id":"m","category":"model","currentValue":"openai/small","options":[{"value":"openai/small","name":"Small"},{"value":"openai/large","name":"Large"}]},{"id":"t","category":"thought_level","currentValue":"low","options":[{"value":"low","name":"Low"},{"value":"high","name":"High"}]},{"id":"mode","category":"mode","currentValue":"default","options":[{"value":"default","name":"Ask"},{"value":"yolo","name":"YOLO"}]}]}}"#;
 const DONE: &str = r#"{"jsonrpc":"2.0","id":100,"result":{"stopReason":"end_turn","usage":{"inputTokens":100,"outputTokens":7,"totalTokens":107}}}"#;
 
 pub const TURN: &[&str] = &[
@@ -41,7 +41,7 @@ pub const RESUME: &[&str] = &[
     DONE,
 ];
 
-fn acp(session: AcpSession) -> AcpSpec {
+pub fn acp(session: AcpSession) -> AcpSpec {
     AcpSpec {
         cwd: "/work".to_owned(),
         add_dirs: Vec::new(),
@@ -55,6 +55,7 @@ fn acp(session: AcpSession) -> AcpSpec {
         permissions: PermissionRule::Allow,
         has_terminals: false,
         usage: UsageReport::PerPrompt,
+        errors: ModelErrorReport::Reply,
     }
 }
 
@@ -66,7 +67,7 @@ pub fn resume() -> DriverSpec {
     DriverSpec::Acp(acp(AcpSession::Resume("ses_1".to_owned())))
 }
 
-fn failure(course: &Course) -> (ReportedErrorCode, String) {
+pub fn failure(course: &Course) -> (ReportedErrorCode, String) {
     match &course.summary.reported {
         Some(ReportedResult::Failed(error)) => (error.code, error.message.clone()),
         other => panic!("{other:?}"),
@@ -238,7 +239,7 @@ fn history_before_and_after_the_reply_is_no_answer() {
 fn only_the_end_of_a_turn_is_a_success() {
     for (reason, code) in [
         ("max_tokens", ReportedErrorCode::CutOff),
-        ("cancelled", ReportedErrorCode::CutOff),
+        ("cancelled", ReportedErrorCode::Canceled),
         ("max_turn_requests", ReportedErrorCode::MaxTurns),
         ("refusal", ReportedErrorCode::Other),
         ("enough", ReportedErrorCode::Protocol),

@@ -4,7 +4,7 @@ use agents::{
     AcpRules, AcpSession, AcpSpec, AgentFeature, AgentProfile, AnswerRule, DriverSpec, HostConfig,
     LaunchRules, PermissionRule, PlainRules, PlainSpec,
 };
-use model::{CallPolicy, InputMode, Preset, ProfileName};
+use model::{CallPolicy, InputMode, Preset, ProfileName, SettingSource, SettingsChoice};
 use std::path::Path;
 
 use super::*;
@@ -90,6 +90,21 @@ fn missing_terminal_host_is_an_error_with_a_hint() {
     let error = launch_as(with_terminals(), &spec(MINE)).unwrap_err();
     assert_eq!(error.to_string(), "`terminal-host` is not installed, and mine needs it to run commands");
     assert!(error.hint().contains("cargo install"), "{}", error.hint());
+}
+
+#[test]
+fn variables_for_an_untrusted_workspace_need_a_sandbox() {
+    let LaunchRules::Acp(rules) = acp().launch else { panic!("no rules") };
+    let set_untrusted = [("NO_PROJECT".to_owned(), "1".to_owned())].into();
+    let profile = AgentProfile { launch: LaunchRules::Acp(AcpRules { set_untrusted, ..rules }), ..acp() };
+    let sandboxed = CallSpec { policy: CallPolicy::default(), ..spec(MINE) };
+    let trusted = SettingsChoice::Only(vec![SettingSource::User, SettingSource::Project]);
+    for (call, is_set) in
+        [(spec(MINE), false), (sandboxed.clone(), true), (CallSpec { settings: trusted, ..sandboxed }, false)]
+    {
+        let launch = launch_as(profile.clone(), &call).unwrap();
+        assert_eq!(launch.plan.env.contains_key("NO_PROJECT"), is_set, "{call:?}");
+    }
 }
 
 #[test]
