@@ -26,11 +26,19 @@ pub enum Agent {
     Codex,
     /// Gemini CLI.
     Gemini,
+    /// `OpenCode`.
+    OpenCode,
+    /// Qwen Code.
+    Qwen,
+    /// Kimi Code.
+    Kimi,
 }
 
 impl Agent {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Claude, Self::Codex, Self::Gemini];
+    /// Those with a format of their own.
+    pub const OWN_FORMAT: [Self; 3] = [Self::Claude, Self::Codex, Self::Gemini];
+    /// Those that speak the Agent Client Protocol.
+    pub const ACP: [Self; 3] = [Self::OpenCode, Self::Qwen, Self::Kimi];
 
     /// The program's name.
     pub fn name(self) -> &'static str {
@@ -38,6 +46,9 @@ impl Agent {
             Self::Claude => "claude",
             Self::Codex => "codex",
             Self::Gemini => "gemini",
+            Self::OpenCode => "opencode",
+            Self::Qwen => "qwen",
+            Self::Kimi => "kimi",
         }
     }
 }
@@ -65,8 +76,10 @@ impl Cli {
     }
 
     fn in_directory(directory: &Path) -> Option<Self> {
+        // A name may have a dash, as that of `claude-agent-acp` has.
         let (name, version) = directory.file_name()?.to_str()?.rsplit_once('-')?;
-        let agent = Agent::ALL.into_iter().find(|agent| agent.name() == name)?;
+        let mut known = Agent::OWN_FORMAT.into_iter().chain(Agent::ACP);
+        let agent = known.find(|agent| agent.name() == name)?;
         let program = fs::canonicalize(directory.join("program")).ok()?;
         Some(Self { agent, version: version.to_owned(), program })
     }
@@ -77,6 +90,9 @@ impl Cli {
             Agent::Claude => api.claude_env(home),
             Agent::Codex => api.codex_env(home),
             Agent::Gemini => api.gemini_env(home),
+            Agent::OpenCode => api.opencode_env(home),
+            Agent::Qwen => api.qwen_env(home),
+            Agent::Kimi => api.kimi_env(home),
         }
     }
 }

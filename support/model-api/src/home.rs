@@ -14,6 +14,12 @@ use crate::server::ModelApi;
 /// An environment, as `Command::envs` takes it.
 pub type Environment = Vec<(String, String)>;
 
+/// A proxy on a port without a server, so that nothing leaves the machine: some agents send figures of their use, and download
+/// programs.
+const NO_HOSTS: (&str, &str) = ("HTTPS_PROXY", "http://127.0.0.1:9");
+/// The hosts that are reached without the proxy.
+const LOOPBACK: (&str, &str) = ("NO_PROXY", "127.0.0.1,localhost");
+
 impl ModelApi {
     /// Returns the environment of Claude Code with its home in `home`.
     pub fn claude_env(&self, home: &Path) -> io::Result<Environment> {
@@ -86,6 +92,85 @@ plugins = false
             ("GOOGLE_GEMINI_BASE_URL", &*self.url()),
         ];
         environment(home, &own)
+    }
+
+    /// Returns the environment of `OpenCode` with its home in `home`, and writes `.config/opencode/opencode.json` there.
+    pub fn opencode_env(&self, home: &Path) -> io::Result<Environment> {
+        let directory = home.join(".config/opencode");
+        fs::create_dir_all(&directory)?;
+        let models = json!({
+            "scripted": {"name": "Scripted", "attachment": true, "modalities": {"input": ["text", "image"], "output": ["text"]}},
+            "other": {"name": "Other", "reasoning": true},
+        });
+        let provider = json!({
+            "npm": "@ai-sdk/openai-compatible", "name": "Scripted", "models": models,
+            "options": {"baseURL": format!("{}/v1", self.url()), "apiKey": "dummy"},
+        });
+        let config = json!({
+            "autoupdate": false, "share": "disabled", "provider": {"scripted": provider},
+            "model": "scripted/scripted", "small_model": "scripted/scripted",
+            // Nothing of a vendor may be asked.
+            "enabled_providers": ["scripted"],
+        });
+        fs::write(directory.join("opencode.json"), format!("{config:#}\n"))?;
+        environment(home, &[("OPENCODE_DISABLE_MODELS_FETCH", "1"), NO_HOSTS, LOOPBACK])
+    }
+
+    /// Returns the environment of Qwen Code with its home in `home`, and writes `.qwen/settings.json` there.
+    pub fn qwen_env(&self, home: &Path) -> io::Result<Environment> {
+        let directory = home.join(".qwen");
+        fs::create_dir_all(&directory)?;
+        let url = format!("{}/v1", self.url());
+        let model =
+            |name: &str| json!({"id": name, "name": name, "envKey": "OPENAI_API_KEY", "baseUrl": url});
+        let settings = json!({
+            "general": {"disableAutoUpdate": true},
+            "model": {"name": "scripted", "maxRetries": 0},
+            "modelProviders": {"openai": [model("scripted"), model("other")]},
+            "privacy": {"usageStatisticsEnabled": false},
+            "security": {"auth": {"selectedType": "openai"}},
+            "telemetry": {"enabled": false},
+        });
+        fs::write(directory.join("settings.json"), format!("{settings:#}\n"))?;
+        environment(
+            home,
+            &[
+                ("OPENAI_API_KEY", "dummy"),
+                ("OPENAI_BASE_URL", &*url),
+                ("OPENAI_MODEL", "scripted"),
+                NO_HOSTS,
+                LOOPBACK,
+            ],
+        )
+    }
+
+    /// Returns the environment of Kimi Code with its home in `home`, and writes `.kimi-code/config.toml` there.
+    pub fn kimi_env(&self, home: &Path) -> io::Result<Environment> {
+        let directory = home.join(".kimi-code");
+        fs::create_dir_all(&directory)?;
+        let model = |name: &str| {
+            format!(
+                "[models.{name}]\nprovider = \"scripted\"\nmodel = \"{name}\"\nmax_context_size = 100000\n\n"
+            )
+        };
+        let config = format!(
+            r#"default_model = "scripted"
+telemetry = false
+
+[providers.scripted]
+type = "openai"
+base_url = "{}/v1"
+api_key = "dummy"
+
+{}{}[loop_control]
+max_attempts_per_step = 1
+"#,
+            self.url(),
+            model("scripted"),
+            model("other")
+        );
+        fs::write(directory.join("config.toml"), config)?;
+        environment(home, &[("KIMI_CODE_NO_AUTO_UPDATE", "1"), NO_HOSTS, LOOPBACK])
     }
 }
 

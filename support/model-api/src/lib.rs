@@ -1,6 +1,6 @@
 //! A scripted model API on loopback: lets tests run the real agent CLIs with no network and no account.
 //!
-//! One [`ModelApi`] speaks the three vendors' APIs on one port, answers by a [`Script`], and keeps every request,
+//! One [`ModelApi`] speaks the APIs of the vendors on one port, answers by a [`Script`], and keeps every request,
 //! so that a test can say what reached the model. It judges nothing: what a CLI makes of an answer is for the test
 //! to see.
 //!
@@ -18,6 +18,7 @@
 
 mod answer;
 mod anthropic;
+mod chat;
 pub mod cli;
 mod gemini;
 mod home;

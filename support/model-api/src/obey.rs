@@ -64,7 +64,9 @@ fn background(command: &str, vendor: ApiVendor) -> Call {
         }
         // A command that outlasts its yield time continues as a background terminal.
         ApiVendor::OpenAi => tool("exec_command", json!({"cmd": command, "yield_time_ms": 250})),
-        ApiVendor::Gemini => tool("run_shell_command", json!({"command": command, "is_background": true})),
+        ApiVendor::Gemini | ApiVendor::OpenAiChat => {
+            tool("run_shell_command", json!({"command": command, "is_background": true}))
+        }
     }
 }
 

@@ -146,7 +146,7 @@ pub(crate) fn conversation(body: &Value) -> Vec<Part> {
                 input: item["input"].clone(),
             }),
             Some("function_call_output" | "custom_tool_call_output") => {
-                parts.push(Part::ToolResult { output: flat(&item["output"]) });
+                parts.push(Part::ToolResult { output: content_text(&item["output"]) });
             }
             Some("message") | None => {
                 let role = match item["role"].as_str() {
@@ -167,8 +167,8 @@ pub(crate) fn conversation(body: &Value) -> Vec<Part> {
     parts
 }
 
-/// A tool's output as text.
-fn flat(output: &Value) -> String {
+/// Returns content as text: a string, or the texts of its blocks.
+pub(crate) fn content_text(output: &Value) -> String {
     if let Some(text) = output.as_str() {
         return text.to_owned();
     }

@@ -1,8 +1,8 @@
-//! Requests to the model, stored as they arrived, with one way to read the bodies of the three vendors.
+//! Requests to the model, stored as they arrived, with one way to read the bodies of all APIs.
 
 use serde_json::Value;
 
-use crate::{anthropic, gemini, openai};
+use crate::{anthropic, chat, gemini, openai};
 
 /// The API of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,6 +11,8 @@ pub enum ApiVendor {
     Anthropic,
     /// The Responses API of Codex.
     OpenAi,
+    /// The Chat Completions API of `OpenAI`.
+    OpenAiChat,
     /// `generateContent` and `streamGenerateContent` of Gemini CLI.
     Gemini,
 }
@@ -29,7 +31,7 @@ pub enum Purpose {
 /// A request as it arrived.
 #[derive(Clone, Debug)]
 pub struct ModelRequest {
-    /// The API, if it is one of the three.
+    /// The API, if it is a known one.
     pub vendor: Option<ApiVendor>,
     /// The purpose.
     pub purpose: Purpose,
@@ -102,6 +104,7 @@ impl ModelRequest {
         match self.vendor {
             Some(ApiVendor::Anthropic) => anthropic::tools(&self.body),
             Some(ApiVendor::OpenAi) => openai::tools(&self.body),
+            Some(ApiVendor::OpenAiChat) => chat::tools(&self.body),
             Some(ApiVendor::Gemini) => gemini::tools(&self.body),
             None => Vec::new(),
         }
@@ -112,6 +115,7 @@ impl ModelRequest {
         match self.vendor {
             Some(ApiVendor::Anthropic) => anthropic::conversation(&self.body),
             Some(ApiVendor::OpenAi) => openai::conversation(&self.body),
+            Some(ApiVendor::OpenAiChat) => chat::conversation(&self.body),
             Some(ApiVendor::Gemini) => gemini::conversation(&self.body),
             None => Vec::new(),
         }
@@ -172,6 +176,8 @@ fn classify(method: &str, path: &str, body: &Value) -> (Option<ApiVendor>, Purpo
         (Some(ApiVendor::Anthropic), Purpose::Auxiliary)
     } else if method == "POST" && route == "/v1/responses" {
         (Some(ApiVendor::OpenAi), purpose(openai::is_auxiliary(body)))
+    } else if method == "POST" && route == "/v1/chat/completions" {
+        (Some(ApiVendor::OpenAiChat), purpose(chat::is_auxiliary(body)))
     } else if route.ends_with(":streamGenerateContent") || route.ends_with(":generateContent") {
         (Some(ApiVendor::Gemini), purpose(gemini::is_auxiliary(body)))
     } else if route.ends_with(":countTokens") {

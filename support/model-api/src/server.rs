@@ -1,4 +1,4 @@
-//! The server: one loopback port for the three APIs, stopped with its handle.
+//! The server: one loopback port for all APIs, stopped with its handle.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::answer::{ApiResponse, Playback};
 use crate::request::{ApiVendor, ModelRequest, Purpose};
 use crate::script::{ModelTurn, Script};
-use crate::{anthropic, gemini, openai};
+use crate::{anthropic, chat, gemini, openai};
 
 /// A running model API on a free loopback port. Dropping it closes every connection and the port.
 ///
@@ -156,6 +156,7 @@ async fn answer(request: Request<Incoming>, script: &Script, log: &Log) -> ApiRe
         }
         (Purpose::Auxiliary, Some(ApiVendor::Anthropic)) => anthropic::auxiliary(&request),
         (Purpose::Auxiliary, Some(ApiVendor::OpenAi)) => openai::auxiliary(&request),
+        (Purpose::Auxiliary, Some(ApiVendor::OpenAiChat)) => chat::auxiliary(&request),
         (Purpose::Auxiliary, Some(ApiVendor::Gemini)) => gemini::auxiliary(&request),
         (Purpose::Auxiliary, None) => {
             ApiResponse::json(200, &json!({"object": "list", "data": [], "models": []}))
@@ -170,6 +171,7 @@ async fn play(turn: ModelTurn, vendor: ApiVendor, request: &ModelRequest, number
     match (turn, vendor) {
         (ModelTurn::Reply(reply), ApiVendor::Anthropic) => anthropic::answer(request, &reply, number),
         (ModelTurn::Reply(reply), ApiVendor::OpenAi) => openai::answer(request, &reply, number),
+        (ModelTurn::Reply(reply), ApiVendor::OpenAiChat) => chat::answer(request, &reply, number),
         (ModelTurn::Reply(reply), ApiVendor::Gemini) => gemini::answer(request, &reply, number),
         (ModelTurn::Refuse { status, retry_after }, vendor) => refuse(vendor, status, retry_after),
         (ModelTurn::Overloaded, ApiVendor::Anthropic) => anthropic::refusal(529, None),
@@ -182,7 +184,7 @@ fn refuse(vendor: ApiVendor, status: u16, retry_after: Option<Duration>) -> ApiR
     let seconds = retry_after.map(|wait| wait.as_secs());
     match vendor {
         ApiVendor::Anthropic => anthropic::refusal(status, seconds),
-        ApiVendor::OpenAi => openai::refusal(status, seconds),
+        ApiVendor::OpenAi | ApiVendor::OpenAiChat => openai::refusal(status, seconds),
         ApiVendor::Gemini => gemini::refusal(status, seconds),
     }
 }

@@ -10,9 +10,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-const VENDORS: [(ApiVendor, &str); 3] = [
+const VENDORS: [(ApiVendor, &str); 4] = [
     (ApiVendor::Anthropic, "/v1/messages"),
     (ApiVendor::OpenAi, "/v1/responses"),
+    (ApiVendor::OpenAiChat, "/v1/chat/completions"),
     (ApiVendor::Gemini, "/v1beta/models/gemini-test:streamGenerateContent?alt=sse"),
 ];
 
@@ -45,12 +46,16 @@ fn ask(vendor: ApiVendor, prompt: &str) -> Value {
             "model": "gpt-test", "stream": true,
             "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": prompt}]}],
         }),
+        ApiVendor::OpenAiChat => json!({
+            "model": "gpt-test", "stream": true, "messages": [{"role": "user", "content": prompt}],
+            "tools": [{"type": "function", "function": {"name": "run_shell_command"}}],
+        }),
         ApiVendor::Gemini => json!({"contents": [{"role": "user", "parts": [{"text": prompt}]}]}),
     }
 }
 
 #[tokio::test]
-async fn one_server_serves_all_three_apis() {
+async fn one_server_serves_all_apis() {
     let api = ModelApi::start(Script::text("hello there")).await;
     for (vendor, path) in VENDORS {
         let answer = post(&api, path, &ask(vendor, "hi")).await;
@@ -183,7 +188,7 @@ async fn mcp_call_has_each_vendors_tool_name() {
     for (vendor, path) in VENDORS {
         let answer = post(&api, path, &ask(vendor, "hi")).await;
         let name = match vendor {
-            ApiVendor::Anthropic => "mcp__echo__say",
+            ApiVendor::Anthropic | ApiVendor::OpenAiChat => "mcp__echo__say",
             ApiVendor::OpenAi => r#""namespace":"mcp__echo""#,
             ApiVendor::Gemini => "mcp_echo_say",
         };
@@ -204,6 +209,16 @@ fn after_one_tool(vendor: ApiVendor, prompt: &str) -> Value {
             {"type": "function_call", "call_id": "1", "name": "exec_command", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "1", "output": "one"},
         ]}),
+        ApiVendor::OpenAiChat => {
+            let call = json!({"id": "1", "type": "function", "function": {"name": "run_shell_command", "arguments": "{}"}});
+            let mut body = ask(vendor, prompt);
+            body["messages"] = json!([
+                {"role": "user", "content": prompt},
+                {"role": "assistant", "content": null, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "1", "content": "one"},
+            ]);
+            body
+        }
         ApiVendor::Gemini => json!({"contents": [
             {"role": "user", "parts": [{"text": prompt}]},
             {"role": "model", "parts": [{"functionCall": {"name": "run_shell_command", "args": {}}}]},

@@ -47,6 +47,7 @@ fn kind_of(agent: Agent) -> AgentKind {
         Agent::Claude => AgentKind::Claude,
         Agent::Codex => AgentKind::Codex,
         Agent::Gemini => AgentKind::Gemini,
+        acp => acp.name().parse().unwrap(),
     }
 }
 

@@ -264,7 +264,7 @@ fn rejected_login_of_gemini_is_reported_early() {
 
 #[test]
 fn agent_installed_after_first_call_is_found() {
-    for agent in Agent::ALL {
+    for agent in Agent::OWN_FORMAT {
         let Some(user) = User::new(agent, Script::text("Answered.")) else { continue };
         assert!(user.harness.run(&["call", "rehearsal", "Hello"]).status.success());
         let daemon = user.harness.running_daemon().unwrap().pid;

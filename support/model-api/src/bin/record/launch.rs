@@ -27,6 +27,8 @@ impl Desk<'_> {
             Agent::Claude => self.claude(ask, session, &mut environment)?,
             Agent::Codex => self.codex(ask, session, &cwd)?,
             Agent::Gemini => self.gemini(ask, session)?,
+            // Never recorded: their conversations depend on the replies of a client.
+            Agent::OpenCode | Agent::Qwen | Agent::Kimi => Vec::new(),
         };
         if !ask.key {
             environment.retain(|(name, _)| !name.ends_with("_KEY"));

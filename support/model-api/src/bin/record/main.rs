@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use model_api::cli::Cli;
+use model_api::cli::{Agent, Cli};
 use model_api::mcp_echo;
 
 use crate::scenarios::Scenario;
@@ -100,7 +100,8 @@ fn list() -> io::Result<bool> {
 async fn record(order: &Order) -> io::Result<bool> {
     let tools = order.tools.clone().or_else(|| std::env::var_os("SWITCHBOARD_TOOLS").map(PathBuf::from));
     let tools = fs::canonicalize(tools.unwrap_or_else(|| ".tools".into())).unwrap_or_default();
-    let clis: Vec<Cli> = Cli::installed(&tools).into_iter().filter(|cli| order.wants_cli(cli)).collect();
+    let mut clis = Cli::installed(&tools);
+    clis.retain(|cli| Agent::OWN_FORMAT.contains(&cli.agent) && order.wants_cli(cli));
     if clis.is_empty() {
         return Err(io::Error::other("no such agent CLI is installed\n  hint: run scripts/agents-install"));
     }
