@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use agent_run::{Expectation, RunFollower, RunStep};
 use agents::doctor::{self, AgentCheck, Lookup};
-use agents::{Launch, LaunchError, LaunchSetup, ModelTables, Patience};
+use agents::{AgentProfile, Launch, LaunchError, LaunchSetup, ModelTables, Patience};
 use model::{AgentEvent, AgentKind, CallPolicy, CallSpec, End, Limits, RunPlan, RunState, Totals, TreeEnd};
 use model_api::ModelApi;
 use supervisor::{Run, Spool, Supervisor};
@@ -79,6 +79,11 @@ impl Harness {
 
     pub fn kind(&self) -> AgentKind {
         self.cli.kind
+    }
+
+    /// Returns the profile of the agent.
+    pub fn profile(&self) -> &AgentProfile {
+        self.check.profile.as_ref().unwrap()
     }
 
     /// Returns the directory of the trial.

@@ -1,6 +1,7 @@
 //! Calls to the real CLIs, from the call to the outcome: the request to the model, the result, and the leftovers.
 //!
-//! Every scenario is a trial for every pinned CLI (`scripts/agents-install`). The model is a scripted API on loopback, so nothing
+//! Every scenario is a trial for every pinned CLI (`scripts/agents-install`); those that speak the Agent Client Protocol have
+//! scenarios of their own. The model is a scripted API on loopback, so nothing
 //! leaves the machine and no account is charged; everything else is real: probe, launch, supervisor, process, stream, judgment.
 //! This binary is its own supervisor and its own MCP server.
 //!
@@ -8,6 +9,7 @@
 //! not support (then `unsupported_options_are_rejected_before_start` proves the rejection).
 #![expect(clippy::disallowed_methods, clippy::print_stderr, clippy::unwrap_used, reason = "a test may")]
 
+mod acp;
 mod answers;
 mod background;
 mod confined;
@@ -94,8 +96,9 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         home::SCENARIOS,
         refusals::SCENARIOS,
     ];
-    let scenarios: Vec<AgentScenario> = scenarios.into_iter().flatten().copied().collect();
-    pinned.iter().flat_map(|cli| scenarios.iter().map(|scenario| trial(scenario, cli))).collect()
+    let own_format: Vec<AgentScenario> = scenarios.into_iter().flatten().copied().collect();
+    let scenarios_of = |cli: &Pinned| if cli.speaks_acp() { acp::SCENARIOS } else { &own_format };
+    pinned.iter().flat_map(|cli| scenarios_of(cli).iter().map(|scenario| trial(scenario, cli))).collect()
 }
 
 fn trial(scenario: &AgentScenario, cli: &Pinned) -> Trial {

@@ -10,11 +10,14 @@ use model_api::cli::{Agent, Cli};
 pub const REMEDY: &str = "not installed: run scripts/agents-install";
 
 /// The newest tested version of each, and the oldest claude, which reports less.
-const VERSIONS: [(AgentKind, &str); 4] = [
-    (AgentKind::Claude, "2.1.325"),
-    (AgentKind::Claude, "2.1.197"),
-    (AgentKind::Codex, "0.166.0"),
-    (AgentKind::Gemini, "0.61.0"),
+const VERSIONS: [(Agent, &str); 7] = [
+    (Agent::Claude, "2.1.325"),
+    (Agent::Claude, "2.1.197"),
+    (Agent::Codex, "0.166.0"),
+    (Agent::Gemini, "0.61.0"),
+    (Agent::OpenCode, "1.18.33"),
+    (Agent::Qwen, "0.24.4"),
+    (Agent::Kimi, "2.1.0"),
 ];
 
 /// A pinned CLI.
@@ -35,11 +38,23 @@ impl fmt::Display for Pinned {
 /// Returns all of them, installed or not.
 pub fn all() -> Vec<Pinned> {
     let found = tools().map(|tools| Cli::installed(&tools)).unwrap_or_default();
-    VERSIONS.map(|(kind, version)| Pinned { kind, version, installed: pick(&found, kind, version) }).into()
+    let installed = |agent: Agent, version: &str| {
+        found.iter().find(|cli| cli.agent == agent && cli.version == version).cloned()
+    };
+    VERSIONS
+        .map(|(agent, version)| Pinned {
+            kind: kind_of(agent),
+            version,
+            installed: installed(agent, version),
+        })
+        .into()
 }
 
-fn pick(found: &[Cli], kind: AgentKind, version: &str) -> Option<Cli> {
-    found.iter().find(|cli| kind_of(cli.agent) == kind && cli.version == version).cloned()
+impl Pinned {
+    /// Returns whether it is driven through the Agent Client Protocol.
+    pub fn speaks_acp(&self) -> bool {
+        matches!(self.kind, AgentKind::Profiled(_))
+    }
 }
 
 fn kind_of(agent: Agent) -> AgentKind {
