@@ -3,6 +3,7 @@
 mod acp;
 mod acp_failures;
 mod app_server;
+mod recorded;
 mod replay;
 
 use agents::{Driver, DriverSpec, ParseLimits, Summary};

@@ -4,6 +4,7 @@ use agents::{Driver, DriverSpec, ParseLimits};
 
 use super::acp::{RESUME, TURN, resume, spec};
 use super::app_server::{THREAD_TURN, thread};
+use super::recorded::recordings;
 use super::{Course, converse, take_unsent};
 
 /// Continues a conversation after `printed` lines of output, when these bytes of the input were written.
@@ -64,4 +65,11 @@ fn replay_of_a_loaded_session_is_continued_without_repeating() {
 #[test]
 fn app_server_conversation_is_continued_without_repeating() {
     check(&thread(), THREAD_TURN);
+}
+
+#[test]
+fn recorded_conversation_is_continued_without_repeating() {
+    for recording in recordings() {
+        check(&recording.spec, &recording.lines());
+    }
 }
