@@ -3,6 +3,7 @@
 
 mod conversations;
 mod doctor;
+mod documentation;
 mod driver;
 mod launch;
 mod outcome;
