@@ -9,7 +9,12 @@ use crate::driver::ModelErrorReport;
 use crate::profile::{
     AcpRules, AgentFeature as Feature, AgentProfile, LoginRule, ProfileSupport, StateRule, StateVariable,
 };
+use crate::prompt_limit::PromptLimit;
 use crate::{DefaultVariables, TestedRange, Version};
+
+/// The longest prompt. It replaces one that exceeds the context of its model by its start and its end, without an error: one of 800 kB
+/// arrived whole at a model with 262,144 tokens, one of 1 MB did not.
+const MAX_PROMPT_BYTES: usize = 800_000;
 
 pub(super) fn profile() -> AgentProfile {
     let rules = AcpRules {
@@ -50,6 +55,7 @@ pub(super) fn profile() -> AgentProfile {
         }],
         // Servers. It asks for trust in a workspace before it starts them.
         workspace_settings: texts(&[".kimi-code", ".mcp.json"]),
+        prompt_limit: PromptLimit::Bytes(MAX_PROMPT_BYTES),
         features: [
             Feature::Resume,
             Feature::Fork,
