@@ -7,7 +7,7 @@ use std::time::Duration;
 use agents::AgentFeature;
 use model::{
     AgentEvent, CallPolicy, CallSpec, Deadline, End, FailureKind, Limits, Mode, Preset, SandboxReport,
-    SessionChoice, SessionId, Usage,
+    SessionChoice, SessionId, ToolOutput, Usage,
 };
 use model_api::{Call, ConversationRole, ModelApi, ModelRequest, ModelTurn, Script};
 use serde_json::json;
@@ -22,6 +22,7 @@ crate::scenarios! {
     unknown_session_is_reported_as_such;
     fork_continues_a_copy;
     tool_call_writes_a_file;
+    command_runs_and_its_output_is_reported;
     observing_call_writes_nothing;
     session_is_resumed_in_a_sandbox;
     settings_of_untrusted_workspace_run_nothing;
@@ -135,6 +136,33 @@ fn tool_call_writes_a_file(cli: &Pinned) {
         assert!(has(|event| matches!(event, AgentEvent::ToolUse { .. })), "{done}");
         assert!(has(|event| matches!(event, AgentEvent::ToolResult { is_error: false, .. })), "{done}");
     });
+}
+
+/// Kimi leaves its commands to the client.
+fn command_runs_and_its_output_is_reported(cli: &Pinned) {
+    for policy in [CallPolicy::off(), CallPolicy::default()] {
+        if !policy.is_off() && !can_confine() {
+            return;
+        }
+        Harness::play(cli, async |harness| {
+            let command = "echo heron > word; echo to the model; exit 3";
+            let call = Call::Shell { command: command.to_owned() };
+            let api = ModelApi::start(Script::call_then_text(call, "It ran.")).await;
+            let spec = CallSpec { policy: policy.clone(), ..harness.spec("Run it.") };
+            let done = harness.ask(&api, &spec).await;
+            assert_eq!(done.succeeded().text, "It ran.", "{done}");
+            assert!(harness.has_file("word"), "{done}");
+            let results = api.turns().pop().unwrap().tool_results();
+            assert!(results.iter().any(|result| result.contains("to the model")), "{results:?}\n{done}");
+            let is_reported = |event: &AgentEvent<'_>| match event {
+                AgentEvent::ToolResult { output: ToolOutput::Text(text), exit_code, .. } => {
+                    text.to_string().contains("to the model") && exit_code.is_none_or(|code| code == 3)
+                }
+                _ => false,
+            };
+            assert!(done.events.iter().any(is_reported), "{done}");
+        });
+    }
 }
 
 fn observing_call_writes_nothing(cli: &Pinned) {

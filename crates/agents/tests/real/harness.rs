@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ use testkit::eventually_async;
 
 /// The timeout of a trial, shorter than that of the test runner, so that it can still report its state.
 const LONG: Duration = Duration::from_mins(2);
+
+/// The name under which this program is `terminal-host`.
+pub const TERMINAL_HOST: &str = "terminal-host";
 
 /// The value of every variable that no agent may see.
 pub const CANARY: &str = "canary-of-the-caller";
@@ -61,12 +65,16 @@ impl Harness {
         let directory = tempfile::Builder::new().prefix("switchboard-real-").tempdir_in("/var/tmp").unwrap();
         fs::create_dir(directory.path().join("work")).unwrap();
         let program = cli.installed.as_ref().map(|cli| cli.program.clone()).unwrap();
+        if cli.needs_terminals() {
+            symlink(std::env::current_exe().unwrap(), directory.path().join(TERMINAL_HOST)).unwrap();
+        }
         let lookup = Lookup {
             inherited: BTreeMap::from([
                 ("HOME".to_owned(), directory.path().join("home").to_str().unwrap().to_owned()),
                 ("PATH".to_owned(), std::env::var("PATH").unwrap()),
             ]),
             programs: BTreeMap::from([(cli.kind, program)]),
+            own_directory: Some(directory.path().to_owned()),
             // Shared by all trials: probing gemini takes as long as calling it.
             cache_file: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("probes.json")),
             ..Lookup::default()
@@ -141,6 +149,7 @@ impl Harness {
             checkout: None,
             new_session: uuid::Uuid::new_v4().into(),
             host: agents::HostConfig {
+                terminal_host: Some(self.directory().join(TERMINAL_HOST)),
                 private_state: Some(self.directory().join("states")),
                 caches: Some(self.directory().join("caches")),
                 ..agents::HostConfig::default()

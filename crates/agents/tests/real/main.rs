@@ -3,7 +3,7 @@
 //! Every scenario is a trial for every pinned CLI (`scripts/agents-install`); those that speak the Agent Client Protocol have
 //! scenarios of their own. The model is a scripted API on loopback, so nothing
 //! leaves the machine and no account is charged; everything else is real: probe, launch, supervisor, process, stream, judgment.
-//! This binary is its own supervisor and its own MCP server.
+//! This binary is its own supervisor, its own MCP server, and under another name its own `terminal-host`.
 //!
 //! A trial that cannot run is ignored, with the reason in its name: a CLI that is not installed, or a scenario that a vendor does
 //! not support (then `unsupported_options_are_rejected_before_start` proves the rejection).
@@ -69,6 +69,10 @@ fn main() -> ExitCode {
     }
     if let Some(code) = server::serve_if_asked() {
         return code;
+    }
+    let mut words = std::env::args_os();
+    if words.next().is_some_and(|program| program.to_string_lossy().ends_with(harness::TERMINAL_HOST)) {
+        return terminal_host::run(words);
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);

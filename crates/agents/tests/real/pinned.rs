@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use agents::{AgentProfiles, LaunchRules};
 use model::AgentKind;
 use model_api::cli::{Agent, Cli};
 
@@ -51,6 +52,13 @@ pub fn all() -> Vec<Pinned> {
 }
 
 impl Pinned {
+    /// Returns whether it leaves its commands to the client.
+    pub fn needs_terminals(&self) -> bool {
+        let profiles = AgentProfiles::default();
+        let launch = profiles.get(self.kind).map(|profile| &profile.launch);
+        matches!(launch, Some(LaunchRules::Acp(rules)) if rules.needs_terminals)
+    }
+
     /// Returns whether it is driven through the Agent Client Protocol.
     pub fn speaks_acp(&self) -> bool {
         matches!(self.kind, AgentKind::Profiled(_))
