@@ -62,6 +62,8 @@ pub(super) struct OpenTool {
     /// The name, and whether the call was emitted: the arguments may follow in an update.
     pub(super) name: String,
     pub(super) is_emitted: bool,
+    /// The arguments so far, of a call that is not emitted.
+    pub(super) input: Option<Vec<u8>>,
     /// The command or the file in the arguments.
     pub(super) command: Option<String>,
     pub(super) is_read: bool,

@@ -13,6 +13,9 @@ use crate::driver::{Lost, parameter, unknown};
 /// The limit of tool calls without a result, whose arguments are kept.
 const MAX_OPEN_TOOLS: usize = 100;
 
+/// The limit of the arguments that are kept for a pending call.
+const MAX_PENDING_INPUT: usize = 16 * 1024;
+
 #[derive(Default)]
 struct Update<'a> {
     kind: Option<&'a [u8]>,
@@ -161,13 +164,15 @@ impl Acp {
         }
         let tool = self.turn.tools.entry(key.clone()).or_default();
         tool.note(update);
-        let has_input = update.input.is_some_and(|input| !matches!(input, b"{}" | b"null"));
-        if !tool.is_emitted && (has_input || is_ended || update.status == Some(b"in_progress")) {
+        let input = update.input.filter(|input| !matches!(*input, b"{}" | b"null"));
+        if !tool.is_emitted && (is_ended || update.status == Some(b"in_progress") || tool.is_known(input)) {
             tool.is_emitted = true;
+            let earlier = tool.input.take();
+            let input = input.or(earlier.as_deref()).unwrap_or(b"{}");
             on_event(AgentEvent::ToolUse {
                 id: id.clone(),
                 name: AgentText::from(tool.name.clone()),
-                input: RawJson::from_bytes(update.input.unwrap_or(b"{}")),
+                input: RawJson::from_bytes(input),
                 within: None,
             });
         }
@@ -180,6 +185,16 @@ impl Acp {
 }
 
 impl OpenTool {
+    /// Returns whether the arguments of a pending call are all there. Some agents announce a call with a part of them.
+    fn is_known(&mut self, input: Option<&[u8]>) -> bool {
+        let Some(input) = input else { return false };
+        if self.command.is_some() || input.len() > MAX_PENDING_INPUT {
+            return true;
+        }
+        self.input = Some(input.to_vec());
+        false
+    }
+
     /// Adds what an update tells about the call.
     fn note(&mut self, update: &Update<'_>) {
         if self.name.is_empty() {

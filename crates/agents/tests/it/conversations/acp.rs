@@ -106,6 +106,30 @@ fn tool_call_has_its_arguments_and_its_result() {
     assert_eq!(tools, [r#"execute {"command":"touch a"}"#, r#""HI\n" true Some(3)"#]);
 }
 
+/// `OpenCode` announces a command with its directory alone.
+#[test]
+fn pending_tool_call_waits_for_its_arguments() {
+    let update = |rest: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"toolCallId":"1",{rest}}}}}}}"#
+        )
+    };
+    let pending = update(
+        r#""sessionUpdate":"tool_call","title":"bash","kind":"execute","status":"pending","rawInput":{"cwd":"/w"}"#,
+    );
+    let running = update(
+        r#""sessionUpdate":"tool_call_update","status":"in_progress","rawInput":{"command":"ls","cwd":"/w"}"#,
+    );
+    let ended =
+        update(r#""sessionUpdate":"tool_call_update","status":"completed","rawOutput":{"output":"a"}"#);
+    let used = |lines: &[&str]| {
+        let course = converse(&spec(), &[&[INITIALIZED, OPENED], lines, &[DONE]].concat());
+        results(&course).swap_remove(0)
+    };
+    assert_eq!(used(&[&pending, &running, &ended]), r#"execute {"command":"ls","cwd":"/w"}"#);
+    assert_eq!(used(&[&pending, &ended]), r#"execute {"cwd":"/w"}"#);
+}
+
 /// A command that the agent ran through its client, as Kimi Code 2.1.0 reports it.
 const TERMINAL: &[&str] = &[
     r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call","toolCallId":"0:call_1","title":"Bash","kind":"execute","status":"pending","content":[{"type":"content","content":{"type":"text","text":"{\"command\": \"echo HI; exit 3\"}"}}]}}}"#,
