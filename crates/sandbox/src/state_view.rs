@@ -66,7 +66,7 @@ impl StateView {
         }
         let kept = find_kept(state, &real)?;
         if kept.iter().any(|kept| kept.path.as_os_str().is_empty()) {
-            return Ok(view.with_everything(real, tier));
+            return view.with_everything(state, real, tier);
         }
         for entry in fs::read_dir(&real)? {
             let name = entry?.file_name();
@@ -84,14 +84,28 @@ impl StateView {
         Ok(view)
     }
 
-    /// Keeps the whole directory.
-    fn with_everything(mut self, real: PathBuf, tier: Tier) -> Self {
+    /// Keeps the whole directory, except for the discarded directories in it.
+    fn with_everything(mut self, state: &AgentState, real: PathBuf, tier: Tier) -> io::Result<Self> {
         self.mounts.clear();
         if tier == Tier::Namespaces {
             self.mounts.push((real.clone(), Mount::WriteFrom(real.clone())));
+            for name in &state.discarded {
+                let path = real.join(name);
+                match path.symlink_metadata() {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => create_directory(&path)?,
+                    Ok(found) if found.is_dir() => {}
+                    _ => {
+                        self.unprotected.push(path);
+                        continue;
+                    }
+                }
+                let private = self.private.join(name);
+                create_directory(&private)?;
+                self.mounts.push((path, Mount::WriteFrom(private)));
+            }
         }
         self.kept.push(real);
-        self
+        Ok(self)
     }
 
     /// Makes a copied file read-only, creating an empty one if it is missing, so that a write fails and is reported.
@@ -362,11 +376,15 @@ mod tests {
             directory: harness.path("state"),
             variable: None,
             kept: vec![KeptPath::Directory(PathBuf::new())],
-            discarded: Vec::new(),
+            discarded: vec!["snapshot".to_owned()],
         };
         let view = StateView::build(&state, &harness.path("run"), &[], Tier::Namespaces).unwrap();
         let real = harness.path("state");
-        assert_eq!(view.mounts, [(real.clone(), Mount::WriteFrom(real.clone()))]);
+        let (discarded, empty) = (real.join("snapshot"), view.private.join("snapshot"));
+        let expected =
+            [(real.clone(), Mount::WriteFrom(real.clone())), (discarded, Mount::WriteFrom(empty.clone()))];
+        assert_eq!(view.mounts, expected);
+        assert_eq!(fs::read_dir(empty).unwrap().count(), 0);
         assert_eq!(view.kept, [real]);
     }
 

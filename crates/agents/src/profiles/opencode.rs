@@ -48,6 +48,8 @@ pub(super) fn profile() -> AgentProfile {
             StateRule {
                 // Sessions are in a database, whose log is beside it.
                 kept: KeptRule::All,
+                // Git repositories, whose configuration git obeys.
+                discarded: texts(&["snapshot"]),
                 ..StateRule::with_paths(".local/share/opencode", &[], &[])
                     .below_variable("XDG_DATA_HOME", "opencode")
             },
