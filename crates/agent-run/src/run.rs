@@ -128,8 +128,10 @@ impl RunFollower {
             }
             None => None,
         };
+        let events = run.events(Offsets::default())?;
+        let converses = owner.as_ref().is_some_and(|owner| owner.input.is_some());
         Ok(Self {
-            events: run.events(Offsets::default())?,
+            events: if converses { events.watching_at_once() } else { events },
             run: run.clone(),
             driver: Some(driver),
             stderr: StderrTail::default(),

@@ -93,6 +93,13 @@ impl Events {
         })
     }
 
+    /// Watches the output from the first wait on: an agent that converses waits for each reply.
+    #[must_use]
+    pub fn watching_at_once(mut self) -> Self {
+        self.watch_mode = WatchMode::NotBefore(Instant::now());
+        self
+    }
+
     /// Returns the current read positions.
     pub fn offsets(&self) -> Offsets {
         Offsets { output: self.output.offset, error: self.error.offset }
