@@ -240,7 +240,7 @@ impl<'a> Draft<'a> {
 
     /// Rejects an option without the feature that it needs.
     fn need(&self, is_set: bool, feature: AgentFeature, option: &'static str) -> Result<(), LaunchError> {
-        self.reject_if(is_set && !self.setup.profile.has(feature), option)
+        self.reject_if(is_set && !self.setup.profile.accepts(feature), option)
     }
 
     /// Returns the prompt with the instructions for an agent without a feature for schemas. A slash at its start would be a command.

@@ -234,6 +234,10 @@ pub enum AgentFeature {
 }
 
 impl AgentFeature {
+    /// The features that an agent negotiates in the handshake of the Agent Client Protocol.
+    pub const NEGOTIATED: [Self; 7] =
+        [Self::Resume, Self::Fork, Self::Model, Self::Effort, Self::Images, Self::McpServers, Self::AddDirs];
+
     /// All features, in the order of the documentation.
     pub const ALL: [Self; 17] = [
         Self::Resume,
@@ -308,6 +312,13 @@ impl AgentProfile {
     /// Returns whether the agent has a feature.
     pub fn has(&self, feature: AgentFeature) -> bool {
         self.features.contains(&feature)
+    }
+
+    /// Returns whether a call may need a feature. An agent that was not measured rejects it in its handshake, if it does not have it.
+    pub fn accepts(&self, feature: AgentFeature) -> bool {
+        let is_unknown =
+            self.support == ProfileSupport::Untested && AgentFeature::NEGOTIATED.contains(&feature);
+        self.has(feature) || is_unknown
     }
 
     /// Returns the tested versions.

@@ -145,16 +145,7 @@ impl AgentTable<'_> {
             install: remedy(agent, "acp"),
             version_args: Vec::new(),
             // It tells in its handshake which of them it has.
-            features: [
-                AgentFeature::Resume,
-                AgentFeature::Fork,
-                AgentFeature::Model,
-                AgentFeature::Effort,
-                AgentFeature::Images,
-                AgentFeature::McpServers,
-                AgentFeature::AddDirs,
-            ]
-            .into(),
+            features: AgentFeature::NEGOTIATED.into(),
             ..AgentProfile::acp(agent, agent.name(), &program, rules)
         })
     }

@@ -2,7 +2,7 @@
 
 use agents::{
     AcpRules, AcpSession, AcpSpec, AgentFeature, AgentProfile, AnswerRule, DriverSpec, HostConfig,
-    LaunchRules, PermissionRule, PlainRules, PlainSpec,
+    LaunchRules, PermissionRule, PlainRules, PlainSpec, ProfileSupport,
 };
 use model::{CallPolicy, InputMode, Preset, ProfileName, SettingSource, SettingsChoice};
 use std::path::Path;
@@ -172,7 +172,7 @@ fn server_gets_its_variables_through_the_shell() {
 
 #[test]
 fn option_without_its_feature_is_rejected_by_name() {
-    let bare = || AgentProfile { features: [].into(), ..acp() };
+    let bare = || AgentProfile { features: [].into(), support: ProfileSupport::Custom, ..acp() };
     for (call, option) in [
         (CallSpec { model: Some("m".into()), ..spec(MINE) }, "`model`"),
         (CallSpec { effort: Some("high".parse().unwrap()), ..spec(MINE) }, "`effort`"),
@@ -188,6 +188,15 @@ fn option_without_its_feature_is_rejected_by_name() {
         let error = launch_as(bare(), &call).unwrap_err().to_string();
         assert_eq!(error, format!("mine does not support {option}"));
     }
+}
+
+#[test]
+fn agent_that_was_not_measured_negotiates_its_options() {
+    let unknown = AgentProfile { features: [].into(), support: ProfileSupport::Untested, ..acp() };
+    let session = SessionChoice::Resume("s".parse().unwrap());
+    let call = CallSpec { model: Some("m".into()), session, ..spec(MINE) };
+    assert!(launch_as(unknown.clone(), &call).is_ok());
+    assert!(launch_as(unknown, &CallSpec { max_turns: Some(1), ..call }).is_err());
 }
 
 #[test]
