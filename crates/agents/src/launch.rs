@@ -25,7 +25,7 @@ use model::{
 pub(crate) use error::INSTALL_ALL;
 pub use error::LaunchError;
 
-use crate::outcome::compile_schema;
+use crate::outcome::check_schema;
 use crate::prompt_limit::Excess;
 use crate::{
     AgentFeature, AgentProfile, Capability, Driver, DriverSpec, LaunchRules, LaunchSetup, ParseLimits,
@@ -141,7 +141,7 @@ fn check_options(spec: &CallSpec) -> Result<(), LaunchError> {
         }
     }
     if let Some(schema) = &spec.output_schema {
-        compile_schema(schema).map_err(|problem| LaunchError::BadSchema { problem })?;
+        check_schema(schema).map_err(|problem| LaunchError::BadSchema { problem })?;
     }
     Ok(())
 }

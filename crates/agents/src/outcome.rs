@@ -4,6 +4,7 @@
 //! process ended afterwards, unless background work or a further turn was cut short. Without a reported result no exit code means
 //! success. Refusals are listed, but decide nothing.
 
+mod answer_schema;
 mod error_patterns;
 mod figures;
 mod refusals;
@@ -19,10 +20,10 @@ use model::{
 use crate::driver::{ExitRule, ReportedError, ReportedErrorCode, ReportedResult, Summary, without_last_word};
 use crate::early_stop::is_login_refused;
 use crate::{EarlyStop, Launch, Version};
+pub(crate) use answer_schema::check_schema;
 use error_patterns::{kind_from_message, kind_from_status, retried_request, retry_after};
 use figures::Figures;
 pub(crate) use refusals::joined as joined_refusals;
-pub(crate) use schema::compile as compile_schema;
 
 /// Since this version claude counts cost per session.
 const CLAUDE_COUNTS_SESSIONS_SINCE: Version = Version(2, 1, 325);
