@@ -13,6 +13,7 @@
     reason = "a test may"
 )]
 
+mod any_agent;
 mod bounds;
 mod by_shell;
 mod continued;
@@ -103,8 +104,14 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         bounds::SCENARIOS,
         by_shell::SCENARIOS,
     ];
-    let scenarios: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();
-    pinned.iter().flat_map(|cli| scenarios.iter().map(|scenario| trial(scenario, cli))).collect()
+    let own_format: Vec<Scenario> = scenarios.into_iter().flatten().copied().collect();
+    let scenarios_of = |cli: &Pinned| match (cli.speaks_acp(), cli.needs_terminals()) {
+        (false, _) => own_format.as_slice(),
+        (true, false) => any_agent::SCENARIOS,
+        // This package builds no `terminal-host`.
+        (true, true) => &[],
+    };
+    pinned.iter().flat_map(|cli| scenarios_of(cli).iter().map(|scenario| trial(scenario, cli))).collect()
 }
 
 fn trial(scenario: &Scenario, cli: &Pinned) -> Trial {
