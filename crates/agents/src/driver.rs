@@ -251,6 +251,10 @@ impl Conversation {
         };
         match lost {
             Lost::LastWord => self.summary.reported = Some(ReportedResult::Unreadable(why.to_owned())),
+            Lost::ReplyOrText => {
+                self.summary.mark_text_lost();
+                self.summary.reported = Some(ReportedResult::Unreadable(why.to_owned()));
+            }
             Lost::PerhapsText => self.summary.mark_text_lost(),
             Lost::Other => {}
         }
@@ -262,6 +266,8 @@ impl Conversation {
 enum Lost {
     /// The agent's result, or the start of a turn.
     LastWord,
+    /// A reply, which may be the end of the turn, or a part of the answer. A later reply proves only that it was not the former.
+    ReplyOrText,
     /// Possibly a part of the answer.
     PerhapsText,
     /// Irrelevant to the answer.

@@ -168,7 +168,17 @@ fn contradicted_success(run: &FinishedRun<'_>, mismatch: Option<&SessionMismatch
             "the agent reported success without a request to a model",
         ));
     }
+    // They end a turn like this when they cancel a tool or run a command of their own.
+    let is_profiled = matches!(run.agent, AgentKind::Profiled(_));
+    if is_profiled && run.summary.exit_rule.is_none() && is_blank(&run.summary.text()) {
+        return Some(failure(FailureKind::EmptyOutput, "the agent ended its turn without an answer"));
+    }
     schema::find_mismatch(run).map(|problem| failure(FailureKind::SchemaMismatch, &problem))
+}
+
+/// Returns whether an answer shows nothing.
+fn is_blank(text: &str) -> bool {
+    text.chars().all(|c| c.is_whitespace() || c.is_control() || ('\u{200b}'..='\u{200f}').contains(&c))
 }
 
 /// Judges a program without a result of its own.
@@ -188,7 +198,7 @@ fn judge_exit_code(
     if let Some(problem) = &rule.problem {
         return Some(failure(FailureKind::InvalidOutput, problem));
     }
-    if run.summary.text().trim().is_empty() {
+    if is_blank(&run.summary.text()) {
         return Some(failure(FailureKind::EmptyOutput, "the command succeeded without an answer"));
     }
     contradicted_success(run, mismatch)

@@ -26,7 +26,7 @@ use super::outbox::Outbox;
 use super::summary::{ReportedError, ReportedErrorCode, Summary};
 use super::{Lost, unknown};
 use handshake::AgentOffer;
-use handshake::Choice;
+use handshake::SessionOption;
 pub use permission::PermissionRule;
 pub use turn::ModelErrorReport;
 use turn::Turn;
@@ -220,7 +220,7 @@ impl Acp {
             None if self.step == Step::Ended || !RpcMessage::is_damaged(bytes) => Lost::Other,
             None => {
                 outbox.close();
-                Lost::LastWord
+                Lost::ReplyOrText
             }
         }
     }
@@ -323,11 +323,16 @@ impl Acp {
     /// Returns the request for the next option that has another value, and the number of that option.
     fn next_option(&self, from: usize) -> Result<Option<(usize, &'static str, Value)>, ReportedError> {
         let AcpSpec { mode, model, effort, .. } = &self.spec;
-        let wanted = [(&Choice::MODE, mode), (&Choice::MODEL, model), (&Choice::EFFORT, effort)];
+        let wanted =
+            [(&SessionOption::MODE, mode), (&SessionOption::MODEL, model), (&SessionOption::EFFORT, effort)];
         for (at, (choice, value)) in wanted.into_iter().enumerate().skip(from) {
             let Some(value) = value else { continue };
-            if let Some((method, params)) = handshake::choose(&self.session, &self.options, choice, value)? {
-                return Ok(Some((at, method, params)));
+            match handshake::choose(&self.session, &self.options, choice, value) {
+                Ok(Some((method, params))) => return Ok(Some((at, method, params))),
+                Ok(None) => {}
+                // A preference of the profile and not of the caller: in any other mode the agent asks, and is allowed.
+                Err(_) if at == 0 => {}
+                Err(failure) => return Err(failure),
             }
         }
         Ok(None)

@@ -105,9 +105,13 @@ impl AppServer {
         let message = RpcMessage::parse_start(bytes);
         match message.method {
             _ if self.step == Step::Ended || !RpcMessage::is_damaged(bytes) => Lost::Other,
-            Some(b"turn/completed") | None => {
+            Some(b"turn/completed") => {
                 outbox.close();
                 Lost::LastWord
+            }
+            None => {
+                outbox.close();
+                Lost::ReplyOrText
             }
             Some(b"item/completed" | b"item/agentMessage/delta") => Lost::PerhapsText,
             Some(_) => Lost::Other,

@@ -313,3 +313,33 @@ fn turn_without_model_is_not_counted() {
     let outcome = Run { code: 1, ..Run::of(AgentKind::Claude, result) }.outcome();
     assert_eq!((outcome.failure().unwrap().kind.clone(), outcome.turns), (FailureKind::Auth, None));
 }
+
+/// Agents end a turn like this after they have cancelled a tool or run a command of their own.
+#[test]
+fn turn_over_acp_without_an_answer_is_a_failure() {
+    let update = |text: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"{text}"}}}}}}}}"#
+        )
+    };
+    let opening = [r#"{"id":1,"result":{"protocolVersion":1}}"#, r#"{"id":2,"result":{"sessionId":"s"}}"#];
+    let done = r#"{"id":100,"result":{"stopReason":"end_turn"}}"#;
+    for (text, expected) in [("", false), (" \\n", false), ("\\u200b\\u0000", false), ("yes", true)] {
+        let lines = [opening[0], opening[1], &update(text), done].join("\n") + "\n";
+        let mut driver = Driver::new(&DriverSpec::Acp(agent_client()), ParseLimits::default());
+        driver.feed(lines.as_bytes(), &mut |_| {});
+        let agent = "mine".parse().unwrap();
+        let outcome = Run::of(agent, "").outcome_of(&driver.finish(&mut |_| {}));
+        assert_eq!(outcome.failure().is_none(), expected, "{text:?}: {outcome:?}");
+        if let Some(failure) = outcome.failure() {
+            assert_eq!(failure.kind, FailureKind::EmptyOutput);
+        }
+    }
+}
+
+fn agent_client() -> agents::AcpSpec {
+    let spec = serde_json::json!({
+        "cwd": "/", "session": "new", "prompt": "hi", "permissions": "allow", "usage": "unknown",
+    });
+    serde_json::from_value(spec).unwrap()
+}

@@ -125,14 +125,14 @@ fn server(server: &AcpServer) -> Value {
 }
 
 /// An option of a session: as a category of configuration options, or in the form of earlier versions of the protocol.
-pub(super) struct Choice {
+pub(super) struct SessionOption {
     name: &'static str,
     category: &'static str,
     /// The field of the reply, the list in it, the id in an entry, the current id, the request and its parameter.
     earlier: Option<(&'static str, &'static str, &'static str, &'static str, &'static str, &'static str)>,
 }
 
-impl Choice {
+impl SessionOption {
     pub(super) const MODE: Self = Self {
         name: "mode",
         category: "mode",
@@ -157,7 +157,7 @@ impl Choice {
 pub(super) fn choose(
     session: &str,
     opened: &Value,
-    choice: &Choice,
+    choice: &SessionOption,
     wanted: &str,
 ) -> Result<Option<(&'static str, Value)>, ReportedError> {
     let mut options = opened["configOptions"].as_array().into_iter().flatten();

@@ -18,6 +18,7 @@ const MAX_PENDING_INPUT: usize = 16 * 1024;
 
 #[derive(Default)]
 struct Update<'a> {
+    session: Option<AgentText<'a>>,
     kind: Option<&'a [u8]>,
     content: Option<&'a [u8]>,
     message: Option<AgentText<'a>>,
@@ -52,6 +53,10 @@ fn read_line<'a>(line: &'a [u8], update: &mut Update<'a>) -> Read<()> {
 fn read_params<'a>(value: &mut Reader<'a>, update: &mut Update<'a>) -> Read<()> {
     value.object_if(|key, value| match key {
         b"update" => read_update(value, update),
+        b"sessionId" => {
+            update.session = value.text()?;
+            Ok(())
+        }
         _ => value.skip(),
     })
 }
@@ -88,6 +93,11 @@ impl Acp {
         read_params(&mut Reader::new(message.params.unwrap_or(b"{}")), &mut update)?;
         // Others replay an earlier conversation.
         if self.step != Step::Prompting {
+            return Ok(());
+        }
+        // That of a session within this one, for example.
+        if update.session.as_ref().is_some_and(|session| session.decode() != self.session) {
+            on_event(unknown(update.kind, line));
             return Ok(());
         }
         match update.kind {

@@ -111,7 +111,7 @@ fn tool_call_has_its_arguments_and_its_result() {
 fn pending_tool_call_waits_for_its_arguments() {
     let update = |rest: &str| {
         format!(
-            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"toolCallId":"1",{rest}}}}}}}"#
+            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"ses_1","update":{{"toolCallId":"1",{rest}}}}}}}"#
         )
     };
     let pending = update(
@@ -132,11 +132,11 @@ fn pending_tool_call_waits_for_its_arguments() {
 
 /// A command that the agent ran through its client, as Kimi Code 2.1.0 reports it.
 const TERMINAL: &[&str] = &[
-    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call","toolCallId":"0:call_1","title":"Bash","kind":"execute","status":"pending","content":[{"type":"content","content":{"type":"text","text":"{\"command\": \"echo HI; exit 3\"}"}}]}}}"#,
-    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call_update","toolCallId":"0:call_1","title":"Running: echo HI; exit 3","kind":"execute","status":"in_progress","rawInput":{"command":"echo HI; exit 3"},"content":[{"type":"content","content":{"type":"text","text":"{\"command\":\"echo HI; exit 3\"}"}}]}}}"#,
-    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call_update","toolCallId":"0:call_1","content":[{"type":"terminal","terminalId":"terminal-1"}]}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":{"sessionUpdate":"tool_call","toolCallId":"0:call_1","title":"Bash","kind":"execute","status":"pending","content":[{"type":"content","content":{"type":"text","text":"{\"command\": \"echo HI; exit 3\"}"}}]}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":{"sessionUpdate":"tool_call_update","toolCallId":"0:call_1","title":"Running: echo HI; exit 3","kind":"execute","status":"in_progress","rawInput":{"command":"echo HI; exit 3"},"content":[{"type":"content","content":{"type":"text","text":"{\"command\":\"echo HI; exit 3\"}"}}]}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":{"sessionUpdate":"tool_call_update","toolCallId":"0:call_1","content":[{"type":"terminal","terminalId":"terminal-1"}]}}}"#,
     r#"{"jsonrpc":"2.0","method":"_switchboard/terminal_output","params":{"terminalId":"terminal-1","output":"HI\n","truncated":false,"exitStatus":{"exitCode":3,"signal":null}}}"#,
-    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call_update","toolCallId":"0:call_1","status":"failed","content":[{"type":"terminal","terminalId":"terminal-1"}]}}}"#,
+    r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"ses_1","update":{"sessionUpdate":"tool_call_update","toolCallId":"0:call_1","status":"failed","content":[{"type":"terminal","terminalId":"terminal-1"}]}}}"#,
 ];
 
 fn results(course: &Course) -> Vec<String> {

@@ -92,3 +92,39 @@ fn option_that_depends_on_the_model_is_set_after_it() {
     let values: Vec<_> = sent.map(|params| (params["configId"].clone(), params["value"].clone())).collect();
     assert_eq!(values, [(json!("effort"), json!("high")), (json!("model"), json!("b"))]);
 }
+
+fn chunk(session: &str, text: &str) -> String {
+    json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update":
+        {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}}})
+    .to_string()
+}
+
+/// Lets the agent open a session, print these lines and end its turn.
+fn turn(lines: &[&str]) -> Course {
+    let reply = json!({"jsonrpc": "2.0", "id": 100, "result": {"stopReason": "end_turn"}}).to_string();
+    converse(&DriverSpec::Acp(acp(AcpSession::New)), &[&[INITIALIZED, OPENED], lines, &[&*reply]].concat())
+}
+
+#[test]
+fn text_of_another_session_is_no_answer() {
+    let course = turn(&[&chunk("ses_2", "theirs"), &chunk("ses_1", "ours")]);
+    assert_eq!(course.summary.text(), "ours");
+}
+
+/// A line whose method follows the damage, such as one over the limit.
+#[test]
+fn damaged_line_of_any_kind_loses_the_answer() {
+    let course =
+        turn(&[&chunk("ses_1", "before "), r#"{"params":{"update":{"text":"xx"#, &chunk("ses_1", "after")]);
+    assert!(course.summary.answer_is_lost());
+    assert_eq!(course.summary.reported, Some(ReportedResult::Done));
+    let intact = turn(&[&chunk("ses_1", "before "), "{x}", &chunk("ses_1", "after")]);
+    assert_eq!((intact.summary.answer_is_lost(), &*intact.summary.text()), (true, "before "));
+}
+
+#[test]
+fn mode_of_the_profile_is_a_preference() {
+    let spec = AcpSpec { mode: Some("unknown".to_owned()), ..acp(AcpSession::New) };
+    let course = converse(&DriverSpec::Acp(spec), &[INITIALIZED, OPENED]);
+    assert_eq!(course.methods().last().map(String::as_str), Some("session/prompt"));
+}
