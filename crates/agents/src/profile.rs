@@ -113,6 +113,10 @@ pub struct AcpRules {
     pub errors: ModelErrorReport,
     /// It runs its commands through the client.
     pub needs_terminals: bool,
+    /// It connects to a server of its own on loopback.
+    pub needs_loopback: bool,
+    /// It removes white space before a slash, and runs the prompt as a command of its own.
+    pub trims_prompts: bool,
 }
 
 /// The launch of a command without a protocol. `{prompt}`, `{prompt_file}`, `{model}`, `{session}` and `{cwd}` stand for their values.

@@ -47,7 +47,7 @@ pub(super) fn write(draft: &mut Draft<'_>, rules: &AcpRules) -> Result<(), Launc
         cwd: path_text(&draft.spec.cwd)?.to_owned(),
         add_dirs,
         session,
-        prompt: draft.text_of_prompt(),
+        prompt: prompt(draft, rules),
         images: images.collect(),
         mcp_servers,
         model: draft.model.clone(),
@@ -60,6 +60,12 @@ pub(super) fn write(draft: &mut Draft<'_>, rules: &AcpRules) -> Result<(), Launc
     };
     draft.converse(&DriverSpec::Acp(spec));
     Ok(())
+}
+
+/// Returns the prompt, with an invisible character before a slash that the agent would take for a command.
+fn prompt(draft: &Draft<'_>, rules: &AcpRules) -> String {
+    let text = draft.text_of_prompt();
+    if rules.trims_prompts && text.trim_start().starts_with('/') { format!("\u{200b}{text}") } else { text }
 }
 
 /// Starts the agent by `terminal-host`, which runs the commands that it requests from its client.

@@ -12,7 +12,7 @@ use super::error::NO_SHELL;
 use super::{Draft, GIT_CONFIG, LaunchError, gemini, path_text};
 use crate::hosts::required_hosts;
 use crate::state::StateDirectory;
-use crate::{AgentProfiles, LaunchSetup};
+use crate::{AgentProfiles, LaunchRules, LaunchSetup};
 
 /// Returns the call within its policy.
 pub(super) fn within_policy(spec: &CallSpec, setup: &LaunchSetup) -> Result<CallSpec, LaunchError> {
@@ -245,14 +245,25 @@ fn network(draft: &Draft<'_>) -> Result<Network, LaunchError> {
     let agent = draft.spec.agent;
     match &draft.spec.policy.network {
         Network::Full => Ok(Network::Full),
-        Network::None if agent == AgentKind::Rehearsal => Ok(Network::None),
+        Network::None if agent == AgentKind::Rehearsal || is_command(draft) => Ok(Network::None),
         Network::None => Err(LaunchError::NoNetwork { agent }),
+        Network::Hosts(_) if needs_loopback(draft) => Err(LaunchError::NoHostList { agent }),
         Network::Hosts(hosts) => {
             let own = required_hosts(&draft.setup.profile, &draft.plan.env);
             let own = own.iter().filter(|host| !hosts.contains(host));
             Ok(Network::Hosts(hosts.iter().chain(own).cloned().collect()))
         }
     }
+}
+
+/// Returns whether the agent is a command without a protocol, which may need no model.
+fn is_command(draft: &Draft<'_>) -> bool {
+    matches!(draft.setup.profile.launch, LaunchRules::Plain(_))
+}
+
+/// Returns whether the agent connects to a server of its own on loopback, which a list of hosts does not cover.
+fn needs_loopback(draft: &Draft<'_>) -> bool {
+    matches!(&draft.setup.profile.launch, LaunchRules::Acp(rules) if rules.needs_loopback)
 }
 
 /// Variables that point to files an agent needs: certificates and logins.

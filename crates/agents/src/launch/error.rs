@@ -223,6 +223,12 @@ pub enum LaunchError {
         /// The reason.
         reason: &'static str,
     },
+    /// An agent that is restricted to a list of hosts cannot reach its own server.
+    #[error("{agent} cannot work with a list of hosts: it connects to a server of its own on this machine")]
+    NoHostList {
+        /// The agent.
+        agent: AgentKind,
+    },
     /// An agent without network access cannot reach its vendor.
     #[error("{agent} cannot work with network `none`: it must reach its vendor's API")]
     NoNetwork {
@@ -288,6 +294,7 @@ impl LaunchError {
                 "export it where you submit the call with `switchboard call`, or list it in `pass_env` for every caller: `pass_env = [\"{variable}\"]`"
             ),
             Self::ForbiddenVariable { .. } => "remove it from `pass_env`".to_owned(),
+            Self::NoHostList { .. } => "use network `full`, or call another agent".to_owned(),
             Self::NoNetwork { .. } => {
                 "list the hosts that the task needs (`--network github.com,…`); those of the vendor are added"
                     .to_owned()
@@ -303,6 +310,10 @@ impl LaunchError {
 fn shown(option: &str) -> String {
     match option {
         "max_turns" => "`max_turns` (`--max-turns`)".to_owned(),
+        "add_dirs" => "`add_dirs` (`--add-dir`)".to_owned(),
+        "images" => "`images` (`--image`)".to_owned(),
+        "mcp_servers" => "`mcp_servers` (`--mcp-config`)".to_owned(),
+        "session fork" => "`fork_session_id` (`--fork`)".to_owned(),
         NO_SHELL => "policies without a shell (`restricted`, `sealed`)".to_owned(),
         option => format!("`{option}`"),
     }

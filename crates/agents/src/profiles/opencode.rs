@@ -16,6 +16,8 @@ pub(super) fn profile() -> AgentProfile {
         set: BTreeMap::from([("OPENCODE_DISABLE_AUTOUPDATE".to_owned(), "1".to_owned())]),
         // It would stop if it could not write to a hidden `.opencode`.
         set_untrusted: BTreeMap::from([("OPENCODE_DISABLE_PROJECT_CONFIG".to_owned(), "1".to_owned())]),
+        needs_loopback: true,
+        trims_prompts: true,
         // Its token counts are those of the last request to the model.
         ..AcpRules::default()
     };

@@ -177,9 +177,12 @@ fn option_without_its_feature_is_rejected_by_name() {
         (CallSpec { model: Some("m".into()), ..spec(MINE) }, "`model`"),
         (CallSpec { effort: Some("high".parse().unwrap()), ..spec(MINE) }, "`effort`"),
         (CallSpec { session: SessionChoice::Resume("s".parse().unwrap()), ..spec(MINE) }, "`session`"),
-        (CallSpec { session: SessionChoice::Fork("s".parse().unwrap()), ..spec(MINE) }, "`session fork`"),
-        (CallSpec { mcp_servers: vec![server("a")], ..spec(MINE) }, "`mcp_servers`"),
-        (CallSpec { add_dirs: vec!["/d".into()], ..spec(MINE) }, "`add_dirs`"),
+        (
+            CallSpec { session: SessionChoice::Fork("s".parse().unwrap()), ..spec(MINE) },
+            "`fork_session_id` (`--fork`)",
+        ),
+        (CallSpec { mcp_servers: vec![server("a")], ..spec(MINE) }, "`mcp_servers` (`--mcp-config`)"),
+        (CallSpec { add_dirs: vec!["/d".into()], ..spec(MINE) }, "`add_dirs` (`--add-dir`)"),
         (CallSpec { max_turns: Some(1), ..spec(MINE) }, "`max_turns` (`--max-turns`)"),
         (CallSpec { max_budget_usd: Some(1.0), ..spec(MINE) }, "`max_budget_usd`"),
         (CallSpec { tools: ToolChoice::None, ..spec(MINE) }, "`tools`"),
@@ -197,6 +200,32 @@ fn agent_that_was_not_measured_negotiates_its_options() {
     let call = CallSpec { model: Some("m".into()), session, ..spec(MINE) };
     assert!(launch_as(unknown.clone(), &call).is_ok());
     assert!(launch_as(unknown, &CallSpec { max_turns: Some(1), ..call }).is_err());
+}
+
+#[test]
+fn slash_of_a_prompt_starts_no_command() {
+    let LaunchRules::Acp(rules) = acp().launch else { panic!("no rules") };
+    let rules = AcpRules { trims_prompts: true, ..rules };
+    let profile = AgentProfile { launch: LaunchRules::Acp(rules), ..acp() };
+    for (prompt, expected) in
+        [(" /init", "\u{200b} /init"), ("/init", "\u{200b}\n/init"), ("a /init", "a /init")]
+    {
+        let launch = launch_as(profile.clone(), &CallSpec { prompt: prompt.into(), ..spec(MINE) }).unwrap();
+        let DriverSpec::Acp(acp) = driver(&launch) else { panic!() };
+        assert_eq!(acp.prompt, expected);
+    }
+}
+
+#[test]
+fn agent_with_a_server_of_its_own_rejects_a_host_list() {
+    let hosts = model::Network::Hosts(vec!["github.com".parse().unwrap()]);
+    let policy = CallPolicy { network: hosts, ..CallPolicy::default() };
+    let call = CallSpec { policy, ..spec(MINE) };
+    assert!(launch_as(acp(), &call).is_ok());
+    let LaunchRules::Acp(rules) = acp().launch else { panic!("no rules") };
+    let rules = AcpRules { needs_loopback: true, ..rules };
+    let error = launch_as(AgentProfile { launch: LaunchRules::Acp(rules), ..acp() }, &call).unwrap_err();
+    assert!(error.to_string().contains("list of hosts"), "{error}");
 }
 
 #[test]
