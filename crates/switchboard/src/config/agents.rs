@@ -17,6 +17,9 @@ const SECTION: &str = "agents";
 /// The keys that only a command without a protocol has.
 const COMMAND_KEYS: [&str; 4] = ["answer", "model", "resume", "session"];
 
+/// The values that a command can contain.
+const PLACEHOLDERS: [&str; 3] = ["{prompt}", "{prompt_file}", "{cwd}"];
+
 /// Returns the built-in agents with the changes of the configuration, and the operator's own.
 pub fn read_profiles(settings: &EffectiveSettings) -> Result<AgentProfiles, ConfigError> {
     let built_in = AgentProfiles::default();
@@ -69,22 +72,24 @@ impl AgentTable<'_> {
         })?;
         let known = built_in.get(agent).map(|profile| (**profile).clone());
         let mut profile = match (self.texts("acp"), self.texts("command"), known) {
-            (Some(_), Some(_), _) => return Err(self.bad("command", "omitted beside `acp`", "set")),
+            (Some(_), Some(_), _) => return Err(self.misplaced("command", "cannot be set beside `acp`")),
             (Some(acp), None, known) => self.acp(agent, known, acp)?,
             (None, Some(command), known) => self.plain(agent, known, command)?,
             (None, None, Some(known)) => known,
             (None, None, None) => {
-                return Err(self.bad(first, "beside `acp` or `command`, which start the agent", "alone"));
+                return Err(
+                    self.misplaced(first, "needs `acp` or `command` beside it, which start the agent")
+                );
             }
         };
         if !matches!(profile.launch, LaunchRules::Plain(_))
             && let Some(key) = COMMAND_KEYS.into_iter().find(|key| self.keys.contains_key(key))
         {
-            return Err(self.bad(key, "omitted: only an agent with `command` has it", "set"));
+            return Err(self.misplaced(key, "is only for an agent with `command`"));
         }
         if let Some(Value::Flag(terminals)) = self.keys.get("terminals") {
             let LaunchRules::Acp(rules) = &mut profile.launch else {
-                return Err(self.bad("terminals", "omitted: only an agent that speaks ACP has it", "set"));
+                return Err(self.misplaced("terminals", "is only for an agent that speaks ACP"));
             };
             rules.needs_terminals = *terminals;
         }
@@ -158,6 +163,9 @@ impl AgentTable<'_> {
     ) -> Result<AgentProfile, ConfigError> {
         self.reject_native(agent, "command")?;
         let (program, args) = self.split("command", command)?;
+        if PLACEHOLDERS.iter().any(|placeholder| program.contains(placeholder)) {
+            return Err(self.misplaced("command", "must start with a program, not with a placeholder"));
+        }
         let answer = self.text("answer").map(|text| {
             let expected = "`stdout`, `last-line` or a field such as `json:/result/text`";
             parse_answer(&text).ok_or_else(|| self.bad("answer", expected, quote(&text)))
@@ -166,6 +174,11 @@ impl AgentTable<'_> {
             let expected = "a field such as `json:/session_id`";
             parse_pointer(&text).ok_or_else(|| self.bad("session", expected, quote(&text)))
         });
+        if let Some(unknown) = args.iter().find_map(|arg| unknown_placeholder(arg, &PLACEHOLDERS)) {
+            let problem =
+                format!("has the unknown placeholder `{unknown}`; known: {}", PLACEHOLDERS.join(", "));
+            return Err(self.misplaced("command", problem));
+        }
         let rules = PlainRules {
             args,
             model: self.template("model", "{model}")?,
@@ -174,7 +187,9 @@ impl AgentTable<'_> {
             session: session.transpose()?,
         };
         if !rules.resume.is_empty() && rules.session.is_none() {
-            return Err(self.bad("resume", "beside `session`, the field with the id of a session", "alone"));
+            return Err(
+                self.misplaced("resume", "needs `session` beside it, the field with the id of a session")
+            );
         }
         let features = [
             (!rules.model.is_empty()).then_some(AgentFeature::Model),
@@ -196,8 +211,8 @@ impl AgentTable<'_> {
     /// Rejects another protocol for an agent with code of its own.
     fn reject_native(&self, agent: AgentKind, key: &'static str) -> Result<(), ConfigError> {
         if AgentKind::NATIVE.contains(&agent) {
-            let expected = format!("omitted, because {agent} is built in; choose another name for yours");
-            return Err(self.bad(key, expected, "set"));
+            let problem = format!("cannot be set: {agent} is built in, so choose another name for yours");
+            return Err(self.misplaced(key, problem));
         }
         Ok(())
     }
@@ -243,9 +258,28 @@ impl AgentTable<'_> {
         }
     }
 
+    fn misplaced(&self, key: &str, problem: impl Into<String>) -> ConfigError {
+        ConfigError::Misplaced {
+            place: self.place(key),
+            key: format!("{SECTION}.{}.{key}", self.name),
+            problem: problem.into(),
+        }
+    }
+
     fn place(&self, key: &str) -> Source {
         self.settings.source_at(&[SECTION, self.name, key])
     }
+}
+
+/// Returns the first word in braces that is no placeholder, such as a misspelled one.
+fn unknown_placeholder<'a>(argument: &'a str, known: &[&str]) -> Option<&'a str> {
+    let starts = argument.match_indices('{').map(|(start, _)| &argument[start..]);
+    let words = starts.filter_map(|text| Some(&text[..=text.find('}')?]));
+    let is_word = |text: &str| {
+        text.len() > 2
+            && text[1..text.len() - 1].bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
+    words.into_iter().find(|word| is_word(word) && !known.contains(word))
 }
 
 fn quote(text: &str) -> String {

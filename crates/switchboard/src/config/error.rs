@@ -58,6 +58,8 @@ pub enum ConfigError {
     UnknownKey { place: Source, key: String, nearest: Option<&'static str> },
     #[error("{place}: `{key}` must be {expected}, not {found}")]
     BadValue { place: Source, key: String, expected: String, found: String },
+    #[error("{place}: `{key}` {problem}")]
+    Misplaced { place: Source, key: String, problem: String },
     #[error("{place}: `{key}` names no known agent")]
     UnknownAgent { place: Source, key: String, similar: Option<String> },
     #[error("{place}: `{key}` is set twice")]
@@ -100,7 +102,7 @@ impl ConfigError {
             }
             Self::SetTwice { .. } => "remove one of the two lines".to_owned(),
             Self::ForbiddenVariable { .. } => "remove it from `pass_env`".to_owned(),
-            Self::UnknownKey { nearest: None, .. } | Self::BadValue { .. } => {
+            Self::UnknownKey { nearest: None, .. } | Self::BadValue { .. } | Self::Misplaced { .. } => {
                 "see all keys and their values with `switchboard config --reference`".to_owned()
             }
         }

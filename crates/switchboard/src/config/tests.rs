@@ -344,12 +344,16 @@ fn invalid_agent_is_reported_with_its_line() {
         (
             "[agents.a]\nacp = [\"x\"]\ncommand = [\"x\"]\n",
             3,
-            "`agents.a.command` must be omitted beside `acp`, not set",
+            "`agents.a.command` cannot be set beside `acp`",
         ),
         ("[agents.a]\nacp = []\n", 2, "`agents.a.acp` must be a list of a program"),
         ("[agents.a]\nacp = [\"./x\"]\n", 2, "`agents.a.acp` must be a list of a program"),
-        ("[agents.a]\ndescription = \"x\"\n", 2, "`agents.a.description` must be beside `acp` or `command`"),
-        ("[agents.a]\nacp = [\"x\"]\nanswer = \"stdout\"\n", 3, "`agents.a.answer` must be omitted"),
+        ("[agents.a]\ndescription = \"x\"\n", 2, "`agents.a.description` needs `acp` or `command` beside it"),
+        (
+            "[agents.a]\nacp = [\"x\"]\nanswer = \"stdout\"\n",
+            3,
+            "`agents.a.answer` is only for an agent with `command`",
+        ),
         (
             "[agents.a]\ncommand = [\"x\"]\nanswer = \"json:x\"\n",
             3,
@@ -363,7 +367,7 @@ fn invalid_agent_is_reported_with_its_line() {
         (
             "[agents.a]\ncommand = [\"x\"]\nresume = [\"{session}\"]\n",
             3,
-            "`agents.a.resume` must be beside `session`",
+            "`agents.a.resume` needs `session` beside it",
         ),
         (
             "[agents.a]\nacp = [\"x\"]\nenv = [\"LD_PRELOAD\"]\n",
@@ -378,13 +382,14 @@ fn invalid_agent_is_reported_with_its_line() {
         (
             "[agents.a]\ncommand = [\"x\"]\nterminals = true\n",
             3,
-            "`agents.a.terminals` must be omitted: only an agent that speaks ACP has it",
+            "`agents.a.terminals` is only for an agent that speaks ACP",
         ),
         (
-            "[agents.codex]\ncommand = [\"x\"]\n",
+            "[agents.a]\ncommand = [\"x\", \"{promt}\"]\n",
             2,
-            "`agents.codex.command` must be omitted, because codex is built in",
+            "`agents.a.command` has the unknown placeholder `{promt}`; known: {prompt}, {prompt_file}, {cwd}",
         ),
+        ("[agents.codex]\ncommand = [\"x\"]\n", 2, "`agents.codex.command` cannot be set: codex is built in"),
         (
             "[agents.\"My Agent\"]\nacp = [\"x\"]\n",
             2,
