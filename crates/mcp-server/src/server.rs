@@ -26,7 +26,7 @@ use crate::tools::{self, ToolRequest};
 use crate::{arguments, resources, tasks};
 
 const INSTRUCTIONS: &str = "Sends a prompt to another coding agent on this machine (call_cc: Claude Code, call_codex: Codex, \
-    call_gem: Gemini) and returns its answer. A call that takes longer than wait_ms returns `running` with a job_id and continues in \
+    call_gem: Gemini, call_agent: any other, such as opencode, qwen or an agent of the user) and returns its answer. A call that takes longer than wait_ms returns `running` with a job_id and continues in \
     the background: use call_wait to get the answer, call_output to read its output meanwhile, call_cancel to stop it. The job is \
     durable, so nothing is lost if you stop waiting. To continue a conversation, pass the session_id of an answer as \
     resume_session_id. call_many gives one task to several agents at once. `howto` explains each tool.";

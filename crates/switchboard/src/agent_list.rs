@@ -4,7 +4,7 @@ use std::env;
 use std::process::ExitCode;
 
 use agents::doctor::{AgentCheck, Finding};
-use agents::{AgentFeature, AgentProfile, ProfileSupport, TestedRange, VersionSupport};
+use agents::{AgentFeature, AgentProfile, LaunchRules, ProfileSupport, TestedRange, VersionSupport};
 use protocol::ProcessEnvironment;
 use serde::Serialize;
 
@@ -67,6 +67,9 @@ fn print_agent(check: &AgentCheck) {
     // An agent of the operator has no other name.
     let is_named = profile.title == check.agent.name();
     output::line(&if is_named { format!("  {support}") } else { format!("  {}: {support}", profile.title) });
+    if profile.support == ProfileSupport::Custom && matches!(profile.launch, LaunchRules::Acp(_)) {
+        return output::line("  features: those that the agent offers when it starts");
+    }
     let features: Vec<&str> = profile.features.iter().copied().map(AgentFeature::name).collect();
     if !features.is_empty() {
         output::line(&format!("  features: {}", features.join(", ")));
@@ -89,7 +92,7 @@ fn describe_support(support: ProfileSupport, standing: Option<VersionSupport>) -
             format!("measured with {}, but not in every run of the tests{note}", versions(range))
         }
         ProfileSupport::Untested => "not tested, from its documentation".to_owned(),
-        ProfileSupport::Custom => "from the configuration; its features are not tested".to_owned(),
+        ProfileSupport::Custom => "from the configuration, not tested".to_owned(),
         ProfileSupport::Own => "part of Switchboard".to_owned(),
     }
 }

@@ -30,11 +30,12 @@ pub fn run(args: &CallArgs) -> Result<ExitCode, CommandFailure> {
     let (agent, directory) = (call.agent, call.cwd.clone());
     let server_variables = call_spec::server_variables(&call, &environment);
     let submit = SubmitRequest { call, task, key, background: args.background, server_variables };
-    let reply = protocol::request(&mut connector, &DaemonRequest::Submit(Box::new(submit)))?;
-    let JobReply::Submitted(job) = reply else { return Err(RequestError::UnexpectedReply.into()) };
+    let reply = protocol::request(&mut connector, &DaemonRequest::Submit(Box::new(submit)));
+    // Also after a rejection: the daemon may not know an agent that was configured since its start.
     if let Some(drift) = ConfigDrift::find(connector.home(), &environment) {
         drift.print();
     }
+    let JobReply::Submitted(job) = reply? else { return Err(RequestError::UnexpectedReply.into()) };
     if args.background {
         if job.redactions > 0 {
             output::aside(&format!("note: {}", redactions_note(job.redactions)));

@@ -176,7 +176,7 @@ pub struct CallOptions {
     pub image: Vec<PathBuf>,
     /// MCP servers for the agent, from a file with `mcpServers`; repeatable
     ///
-    /// `${NAME}` in their environment is replaced by the variable of your shell, and never stored.
+    /// `${NAME}` in their environment is replaced by the variable of your shell. The value is stored only while the call runs.
     #[arg(long, value_name = "FILE")]
     pub mcp_config: Vec<PathBuf>,
     /// Command that verifies the work afterwards, such as `just test`

@@ -163,7 +163,8 @@ fn print_agents(checkup: &DoctorReport) {
         output::line("machine");
         checkup.findings.iter().for_each(print_finding);
     }
-    if !checkup.any_ready() {
+    // A check of one agent says so above.
+    if !checkup.any_ready() && checkup.agents.len() != 1 {
         output::line("\nno agent is ready; `switchboard call rehearsal` needs none");
     }
 }

@@ -44,7 +44,7 @@ pub(super) struct CallParameters {
     output_schema: Option<Map<String, Value>>,
     /// Files of images that belong to the prompt (PNG, JPEG, GIF, WebP), written like `cwd`.
     images: Option<Vec<String>>,
-    /// MCP servers that the agent starts for this call. `${NAME}` in a value of `env` stands for a variable that the operator allows (`pass_env`), and is never stored.
+    /// MCP servers that the agent starts for this call. `${NAME}` in a value of `env` stands for a variable that the operator allows (`pass_env`), which is stored only while the call runs.
     mcp_servers: Option<Vec<ServerParameter>>,
     /// Session to copy: continues a copy of an earlier session, which itself stays as it is. Cannot be combined with `resume_session_id` and `continue_latest`.
     fork_session_id: Option<String>,
