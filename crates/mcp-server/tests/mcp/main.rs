@@ -11,6 +11,7 @@ mod call_tools;
 mod claude_host;
 mod client;
 mod conformance;
+mod group_apply;
 mod groups;
 mod harness;
 mod http;
@@ -53,6 +54,7 @@ fn trials() -> Vec<Trial> {
     let plain = [
         bad_input::TESTS,
         call_tools::TESTS,
+        group_apply::TESTS,
         groups::TESTS,
         http::TESTS,
         jobs::TESTS,
