@@ -324,6 +324,12 @@ fn failure_without_result(run: &FinishedRun<'_>) -> Failure {
             &format!("claude refuses to run as root without a sandbox: {remedy}"),
         );
     }
+    if let Some(method) = run.summary.unanswered {
+        let detail = if message.is_empty() { run.summary.stray() } else { message };
+        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+        let message = format!("the agent ended with {exit} before it answered `{method}`{detail}");
+        return failure(FailureKind::ProtocolError, &message);
+    }
     if run.report.output_bytes == 0 {
         let message = match stderr {
             "" => format!("{exit} without any output"),

@@ -106,8 +106,8 @@ fn history_of_a_loaded_session_is_no_answer(protocol: LiveProtocol) {
 fn exit_in_the_handshake_is_no_success(protocol: LiveProtocol) {
     let ended = with_opening(protocol, &["exit=session/new", "exit=thread/start"]).end();
     let (kind, message) = ended.failure();
-    assert_eq!(*kind, FailureKind::InvalidOutput);
-    assert!(message.contains("exit code 1"), "{message}");
+    assert_eq!(*kind, FailureKind::ProtocolError);
+    assert!(message.contains("exit code 1 before it answered `"), "{message}");
 }
 
 fn exit_within_a_turn_is_no_success(protocol: LiveProtocol) {
