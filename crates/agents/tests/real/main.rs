@@ -18,6 +18,7 @@ mod failures;
 mod harness;
 mod home;
 mod leaves_nothing;
+mod live;
 mod loading;
 mod outside;
 mod permissions;
@@ -94,6 +95,7 @@ fn trials(pinned: &[Pinned]) -> Vec<Trial> {
         endings::SCENARIOS,
         confined::SCENARIOS,
         leaves_nothing::SCENARIOS,
+        live::SCENARIOS,
         loading::SCENARIOS,
         planting::SCENARIOS,
         profiles::SCENARIOS,

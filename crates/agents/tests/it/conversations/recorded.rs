@@ -1,9 +1,11 @@
-//! Recordings of real agents: a prompt with a tool call, and a session that is loaded. The paths are replaced.
+//! Recordings of real agents: a prompt with a tool call, and a session that is loaded. The paths are replaced. `live_tool_call_runs` has the
+//! calls of claude and codex.
 
 use agents::{AcpSession, AcpSpec, DriverSpec, ModelErrorReport, ReportedResult, UsageReport};
 use model::{AgentEvent, Usage};
 
 use super::acp::acp;
+use super::app_server::thread;
 use super::converse;
 
 /// A recording, with the parameters of its conversation.
@@ -22,11 +24,27 @@ impl Recording {
     }
 }
 
-pub fn recordings() -> [Recording; 4] {
+pub fn recordings() -> [Recording; 6] {
     let yolo = || AcpSpec { mode: Some("yolo".to_owned()), ..acp(AcpSession::New) };
     let copilot = "8e2a696b-1d10-471d-b1e0-f6cbe125c9a2";
     let request = Usage { input: 100, output: 20, cached: 40, reasoning: 5 };
     [
+        Recording {
+            spec: DriverSpec::ClaudeLive,
+            text: include_str!("recorded/claude-live.jsonl"),
+            session: "5b0ce903-7cc8-40ea-bb1f-e51ff8edf0b7",
+            answer: "It ran.",
+            tools: 1,
+            usage: Some(Usage { input: 200, output: 40, cached: 80, reasoning: 0 }),
+        },
+        Recording {
+            spec: thread(),
+            text: include_str!("recorded/codex-app-server.jsonl"),
+            session: "01a1f693-65db-7cb3-b400-4284bfe3454e",
+            answer: "It ran.",
+            tools: 1,
+            usage: Some(Usage { input: 200, output: 40, cached: 80, reasoning: 10 }),
+        },
         Recording {
             spec: DriverSpec::Acp(AcpSpec { usage: UsageReport::Unknown, ..acp(AcpSession::New) }),
             text: include_str!("recorded/opencode.jsonl"),
