@@ -16,7 +16,7 @@ use crate::run_command::{CommandReader, RunCommand};
 ///
 /// [`Write`] appends bytes, which the agent reads from its stdin at its own pace. A write never waits for the agent, and
 /// appended bytes reach it even if this process is killed. On a full disk, a write may append fewer bytes than it was
-/// given, or fail; what was appended before stays. After the run has ended, appending has no effect.
+/// given, or fail; earlier input stays. After the run has ended, appending has no effect.
 ///
 /// The lock is released when this value is dropped, or with the process.
 #[derive(Debug)]

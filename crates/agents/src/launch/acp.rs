@@ -1,7 +1,7 @@
 //! Launches an agent that speaks the Agent Client Protocol.
 //!
 //! Owns the translation of a call to the parameters of the conversation. Options that the agent lacks by its profile are rejected here;
-//! what it offers in its handshake is known only to the driver.
+//! the offers of its handshake are known only to the driver.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
